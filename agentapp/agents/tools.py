@@ -1,0 +1,150 @@
+"""Tools: a plain function, described once by its signature and docstring, and called safely."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, Protocol, TypeVar, get_type_hints, overload
+
+from pydantic import BaseModel, ConfigDict, ValidationError, create_model
+
+from agentapp.agents.provider import ToolCall, ToolResult, ToolSpec
+from agentapp.isolation import Scope
+
+MAX_RESULT_CHARS = 20_000
+
+
+class Notes(Protocol):
+    """Notes of one chat session, numbered from 1 in the order they were made."""
+
+    def add(self, scope: Scope, text: str) -> int: ...
+    def all(self, scope: Scope) -> Sequence[tuple[int, str]]: ...
+    def remove(self, scope: Scope, number: int) -> bool: ...
+
+
+class PastChats(Protocol):
+    """The user's own chats. A hit is the chat's title, the day (ISO) and the passage around the match."""
+
+    def search(self, scope: Scope, words: str, limit: int) -> Sequence[tuple[str, str, str]]: ...
+
+
+def _utc_now() -> datetime:
+    return datetime.now(UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class ToolContext:
+    """What a tool may reach: the scope it works for, and stores that take that scope as an argument."""
+
+    scope: Scope
+    notes: Notes
+    past_chats: PastChats
+    now: Callable[[], datetime] = _utc_now
+
+
+class ToolInputError(Exception):
+    """Raise it in a tool to tell the model, in one sentence, what was wrong with its input."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """A described function. ``fn`` may be sync or async; the web app runs sync ones, asyncio both."""
+
+    name: str
+    description: str
+    fn: Callable[..., Any]
+    wants_context: bool
+    arguments: type[BaseModel] = field(repr=False)
+
+    @property
+    def spec(self) -> ToolSpec:
+        schema = self.arguments.model_json_schema()
+        schema.pop("title", None)
+        return ToolSpec(self.name, self.description, schema)
+
+    def call(self, context: ToolContext, call: ToolCall) -> Any:
+        """Check the input and run the function. Async functions give back their coroutine."""
+        if not isinstance(call.input, dict):
+            raise ToolInputError("the input must be a JSON object")
+        try:
+            checked = self.arguments.model_validate(call.input)
+        except ValidationError as exc:
+            raise ToolInputError(_explain(exc)) from exc
+        values = {name: getattr(checked, name) for name in type(checked).model_fields}
+        return self.fn(context, **values) if self.wants_context else self.fn(**values)
+
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+@overload
+def tool(fn: Callable[..., Any], /) -> Tool: ...
+@overload
+def tool(*, name: str) -> Callable[[Callable[..., Any]], Tool]: ...
+
+
+def tool(fn: Callable[..., Any] | None = None, /, *, name: str | None = None) -> Any:
+    """Make a `Tool` of a function: its name, docstring and typed parameters are what the model sees.
+
+    A first parameter annotated `ToolContext` is filled in by the app and hidden from the model.
+    """
+    if fn is None:
+        return lambda inner: _describe(inner, name)
+    return _describe(fn, name)
+
+
+def _describe(fn: Callable[..., Any], name: str | None) -> Tool:
+    description = inspect.getdoc(fn)
+    if not description:
+        raise TypeError(f"tool {fn.__name__!r} needs a docstring: it is what the model is told about it")
+    hints = get_type_hints(fn, include_extras=True)
+    parameters = list(inspect.signature(fn).parameters.values())
+    wants_context = bool(parameters) and hints.get(parameters[0].name) is ToolContext
+    fields: dict[str, Any] = {}
+    for parameter in parameters[1:] if wants_context else parameters:
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD, parameter.POSITIONAL_ONLY):
+            raise TypeError(f"tool {fn.__name__!r}: parameter {parameter.name!r} must be a plain named one")
+        if parameter.name not in hints:
+            raise TypeError(f"tool {fn.__name__!r}: parameter {parameter.name!r} needs a type")
+        default = ... if parameter.default is parameter.empty else parameter.default
+        fields[parameter.name] = (hints[parameter.name], default)
+    model = create_model(name or fn.__name__, __config__=ConfigDict(extra="forbid"), **fields)
+    return Tool(name or fn.__name__, description, fn, wants_context, model)
+
+
+def _explain(error: ValidationError) -> str:
+    parts = [f"{'.'.join(map(str, e['loc'])) or 'input'}: {e['msg']}" for e in error.errors()]
+    return "; ".join(parts)
+
+
+def good_result(call: ToolCall, value: object) -> ToolResult:
+    """What a tool returned, as text the model can read; rubbish becomes an error result."""
+    if isinstance(value, str):
+        text = value
+    else:
+        try:
+            text = json.dumps(value, ensure_ascii=False, allow_nan=False)
+        except (TypeError, ValueError, RecursionError):
+            return bad_result(call, f"the tool returned a {type(value).__name__}, which cannot be shown")
+    text = text.replace("\0", "\N{REPLACEMENT CHARACTER}")
+    text = text.encode("utf-8", "replace").decode("utf-8")
+    if len(text) > MAX_RESULT_CHARS:
+        text = text[:MAX_RESULT_CHARS] + f"\n[cut: {len(text):,} characters in all]"
+    return ToolResult(call.id, text or "(no output)")
+
+
+def bad_result(call: ToolCall, problem: str) -> ToolResult:
+    return ToolResult(call.id, f"{call.name} failed: {problem}", is_error=True)
+
+
+def failed_result(call: ToolCall, error: BaseException) -> ToolResult:
+    """What the model is told of an exception: its own words for `ToolInputError`, else only its kind.
+
+    The text of an unexpected exception may hold paths or secrets and stays in the log.
+    """
+    if isinstance(error, ToolInputError):
+        return bad_result(call, str(error))
+    return bad_result(call, f"it raised {type(error).__name__}")

@@ -1,0 +1,173 @@
+"""Every exception agentapp raises on purpose.
+
+    AgentappError
+    ├── SettingError            a setting has a bad value
+    ├── StartError              the server cannot start: port, directory, schema
+    ├── IsolationError
+    │   ├── MissingId           a scope was made without one of its ids
+    │   ├── NotBound            nothing is bound where a scope is needed
+    │   └── ForeignScope        an agent was asked to work for a scope that is not its own
+    ├── Refused                 the request is turned down; nothing was spent
+    │   ├── BadRequest
+    │   │   ├── InvalidMessage
+    │   │   └── MessageTooLong
+    │   ├── WrongPassword
+    │   ├── LoginRequired
+    │   ├── Forbidden
+    │   ├── NotFound            absent and somebody else's alike
+    │   ├── TurnInProgress
+    │   └── IdempotencyMismatch
+    ├── TurnFailed              the turn started and came to no answer
+    │   ├── OutOfSteps
+    │   ├── OutOfTokens
+    │   └── ProviderError
+    │       ├── ProviderFailed
+    │       │   ├── ProviderRejected    asking again will not help: key, model, request
+    │       │   ├── ProviderBusy        429, 500, 529 and the like
+    │       │   └── ProviderGarbled     the stream was cut or made no sense
+    │       └── ProviderTimeout
+    └── StorageUnavailable
+
+A ``code`` is what scripts see; which HTTP status belongs to it is decided in ``web.problems`` alone.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+
+class AgentappError(Exception):
+    """The root. Its text is a sentence that may be shown to the person who caused it."""
+
+    code: ClassVar[str] = "internal"
+
+
+class SettingError(AgentappError):
+    def __init__(self, variable: str, problem: str) -> None:
+        super().__init__(f"{variable}: {problem}")
+        self.variable = variable
+
+
+class StartError(AgentappError):
+    pass
+
+
+class IsolationError(AgentappError):
+    pass
+
+
+class MissingId(IsolationError):
+    def __init__(self, name: str, value: object) -> None:
+        super().__init__(f"a scope needs a {name}: a non-empty string, not {value!r}")
+        self.name = name
+
+
+class NotBound(IsolationError):
+    def __init__(self) -> None:
+        super().__init__(
+            "No scope is bound here. Inside a request one is bound by itself; in a thread, task or "
+            "generator of your own, wrap the work in binder.bound(scope), carried(scope, job) or "
+            "streamed(scope, items)."
+        )
+
+
+class ForeignScope(IsolationError):
+    def __init__(self, agent: str, own: object, asked: object) -> None:
+        super().__init__(f"agent {agent!r} was made for {own} and will not work for {asked}")
+        self.agent, self.own, self.asked = agent, own, asked
+
+
+class Refused(AgentappError):
+    pass
+
+
+class BadRequest(Refused):
+    code = "bad-request"
+
+
+class InvalidMessage(BadRequest):
+    code = "invalid-message"
+
+
+class MessageTooLong(BadRequest):
+    code = "message-too-long"
+
+
+class WrongPassword(Refused):
+    code = "wrong-password"
+
+
+class LoginRequired(Refused):
+    code = "login-required"
+
+
+class Forbidden(Refused):
+    code = "forbidden"
+
+
+class NotFound(Refused):
+    code = "not-found"
+
+
+class TurnInProgress(Refused):
+    code = "turn-in-progress"
+
+    def __init__(self, turn_id: str) -> None:
+        super().__init__("This chat is still answering the message before. Wait for it to end, then send again.")
+        self.turn_id = turn_id
+
+
+class IdempotencyMismatch(Refused):
+    code = "idempotency-mismatch"
+
+
+class TurnFailed(AgentappError):
+    """``usage`` is what the failed call had already cost, as far as it is known."""
+
+    code = "turn-failed"
+
+    def __init__(self, message: str, *, usage: Any = None) -> None:
+        super().__init__(message)
+        self.usage = usage
+
+
+class OutOfSteps(TurnFailed):
+    code = "out-of-steps"
+
+
+class OutOfTokens(TurnFailed):
+    code = "budget-exhausted"
+
+
+class ProviderError(TurnFailed):
+    code = "provider-failed"
+
+    def __init__(
+        self, message: str, *, usage: Any = None, retry_after: float | None = None
+    ) -> None:
+        super().__init__(message, usage=usage)
+        self.retry_after = retry_after
+
+
+class ProviderFailed(ProviderError):
+    pass
+
+
+class ProviderRejected(ProviderFailed):
+    pass
+
+
+class ProviderBusy(ProviderFailed):
+    pass
+
+
+class ProviderGarbled(ProviderFailed):
+    pass
+
+
+class ProviderTimeout(ProviderError):
+    code = "provider-timeout"
+
+
+class StorageUnavailable(AgentappError):
+    code = "storage-unavailable"

@@ -212,7 +212,7 @@ class _Stepped(Awaitable[T]):
         self._binder, self._scope, self._job = binder, scope, job
 
     def __await__(self) -> Generator[Any, Any, T]:
-        steps = cast(Generator[Any, Any, T], self._job.__await__())
+        steps = self._job.__await__()
         advance: Callable[[Any], Any] = steps.send
         value: Any = None
         while True:

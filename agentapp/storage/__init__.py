@@ -1,0 +1,1 @@
+"""Everything kept in the database. Rows never leave this package; frozen values do."""

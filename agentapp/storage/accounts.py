@@ -1,0 +1,198 @@
+"""Tenants, users, passwords, logins and the set-up link."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import secrets
+import threading
+from collections.abc import Sequence
+from datetime import timedelta
+
+from argon2 import PasswordHasher
+from argon2.exceptions import InvalidHashError, VerificationError
+from sqlalchemy import CursorResult, Select, delete, func, select
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.orm import Session
+
+from agentapp.errors import BadRequest, NotFound, WrongPassword
+from agentapp.storage.db import Database
+from agentapp.storage.models import Login, SetupLink, Tenant
+from agentapp.storage.models import User as UserRow
+from agentapp.storage.values import Role, User, new_id, utc_now
+
+LOGIN_LIFETIME = timedelta(days=30)
+MIN_PASSWORD, MAX_PASSWORD = 8, 1024
+MAX_NAME = 64
+
+
+class Accounts:
+    def __init__(self, db: Database) -> None:
+        self._db = db
+        self._hasher = PasswordHasher()
+        # One hash takes 64 MiB: however many people sign in at once, only a few are computed at once.
+        self._hashing = threading.BoundedSemaphore(os.cpu_count() or 1)
+        # What an unknown name is checked against, so that it takes as long as a known one.
+        self._nobody = "$argon2id$v=19$m=65536,t=3,p=4$" + "A" * 22 + "$" + "A" * 43
+
+    def add(self, name: str, password: str, *, tenant: str = "default", role: Role = "member") -> User:
+        clean, tenant_name = check_name(name, "user"), check_name(tenant, "tenant")
+        hashed = self._hash(password)
+        try:
+            with self._db.writing() as db:
+                return _insert_user(db, clean, hashed, tenant_name, role)
+        except IntegrityError as exc:
+            raise BadRequest(f"There is already a user {clean!r}.") from exc
+
+    def all(self) -> Sequence[User]:
+        with self._db.writing() as db:
+            return [
+                _user(row, tenant) for row, tenant in db.execute(_users().order_by(Tenant.name, UserRow.name))
+            ]
+
+    def set_password(self, name: str, password: str) -> None:
+        """Also ends every login of the user: whoever knew the old password is out."""
+        hashed = self._hash(password)
+        with self._db.writing() as db:
+            row = _row_named(db, name)
+            row.password_hash = hashed
+            db.execute(delete(Login).where(Login.user_id == row.id))
+
+    def disable(self, name: str) -> None:
+        with self._db.writing() as db:
+            row = _row_named(db, name)
+            row.disabled_at = utc_now()
+            db.execute(delete(Login).where(Login.user_id == row.id))
+
+    def enable(self, name: str) -> None:
+        with self._db.writing() as db:
+            _row_named(db, name).disabled_at = None
+
+    def sign_in(self, name: str, password: str) -> tuple[User, str]:
+        """Check the pair and open a login. The token is for the cookie; it is nowhere else in clear."""
+        with self._db.reading() as db:
+            found = db.execute(_users().where(UserRow.name == _folded(name))).one_or_none()
+            user = _user(*found) if found else None
+            kept = self._nobody if found is None or user.disabled else found[0].password_hash
+        self._db.release()
+        if not self._matches(kept, password) or user is None:
+            raise WrongPassword("The name or the password is not right.")
+        with self._db.writing() as db:
+            return user, _open_login(db, user.id)
+
+    def user_of(self, token: str) -> User | None:
+        """Whose live login this is. A login that ended, expired or belongs to a disabled user is nobody's."""
+        live = (
+            _users()
+            .join(Login, Login.user_id == UserRow.id)
+            .where(
+                Login.digest == _digest(token), Login.expires_at > utc_now(), UserRow.disabled_at.is_(None)
+            )
+        )
+        with self._db.reading() as db:
+            found = db.execute(live).one_or_none()
+            return _user(*found) if found else None
+
+    def sign_out(self, token: str) -> None:
+        with self._db.writing() as db:
+            db.execute(delete(Login).where(Login.digest == _digest(token)))
+
+    def new_setup_token(self) -> str | None:
+        """A fresh token for the first account, replacing any before it; None once somebody has an account."""
+        with self._db.writing() as db:
+            if db.scalar(select(func.count()).select_from(UserRow)):
+                return None
+            token = secrets.token_urlsafe(32)
+            db.execute(delete(SetupLink))
+            db.add(SetupLink(digest=_digest(token), created_at=utc_now()))
+            return token
+
+    def knows_setup_token(self, token: str) -> bool:
+        with self._db.reading() as db:
+            return db.get(SetupLink, _digest(token)) is not None
+
+    def set_up(self, token: str, name: str, password: str) -> tuple[User, str]:
+        """Use the link up and make the operator, in one transaction: of two who try, one succeeds."""
+        clean, hashed = check_name(name, "user"), self._hash(password)
+        with self._db.writing() as db:
+            used = db.execute(delete(SetupLink).where(SetupLink.digest == _digest(token)))
+            if not isinstance(used, CursorResult) or used.rowcount != 1:
+                raise NotFound("This set-up link was used already or is not the newest one.")
+            user = _insert_user(db, clean, hashed, "default", "operator")
+            return user, _open_login(db, user.id)
+
+    def _hash(self, password: str) -> str:
+        check_password(password)
+        with self._hashing:
+            return self._hasher.hash(password)
+
+    def _matches(self, kept: str, password: str) -> bool:
+        if len(password.encode("utf-8", "replace")) > MAX_PASSWORD:
+            return False
+        try:
+            with self._hashing:
+                return self._hasher.verify(kept, password)
+        except (VerificationError, InvalidHashError):
+            return False
+
+
+def check_name(name: str, kind: str) -> str:
+    """The name as it is kept: lower case, so that Ann and ann are one person."""
+    clean = _folded(name)
+    if not 1 <= len(clean) <= MAX_NAME or not all(c.isalnum() or c in "._-@+" for c in clean):
+        raise BadRequest(
+            f"A {kind} name has 1 to {MAX_NAME} letters or digits; dots, dashes, underscores, + and @ are fine too."
+        )
+    return clean
+
+
+def check_password(password: str) -> None:
+    if len(password) < MIN_PASSWORD or len(password.encode("utf-8", "replace")) > MAX_PASSWORD:
+        raise BadRequest(
+            f"A password has at least {MIN_PASSWORD} characters and at most {MAX_PASSWORD} bytes."
+        )
+
+
+def _folded(name: str) -> str:
+    return name.strip().casefold()
+
+
+def _digest(token: str) -> str:
+    return hashlib.sha256(token.encode()).hexdigest()
+
+
+def _users() -> Select[UserRow, str]:
+    return select(UserRow, Tenant.name).join(Tenant, Tenant.id == UserRow.tenant_id)
+
+
+def _user(row: UserRow, tenant: str) -> User:
+    return User(row.id, row.tenant_id, tenant, row.name, row.role, row.disabled_at is not None)  # type: ignore[arg-type]
+
+
+def _row_named(db: Session, name: str) -> UserRow:
+    row = db.scalar(select(UserRow).where(UserRow.name == _folded(name)))
+    if row is None:
+        raise NotFound(f"There is no user {name!r}.")
+    return row
+
+
+def _insert_user(db: Session, name: str, hashed: str, tenant: str, role: Role) -> User:
+    home = db.scalar(select(Tenant).where(Tenant.name == tenant))
+    if home is None:
+        home = Tenant(id=new_id(), name=tenant, created_at=utc_now())
+        db.add(home)
+        db.flush()
+    row = UserRow(
+        id=new_id(), tenant_id=home.id, name=name, password_hash=hashed, role=role, created_at=utc_now()
+    )
+    db.add(row)
+    db.flush()
+    return _user(row, tenant)
+
+
+def _open_login(db: Session, user_id: str) -> str:
+    token = secrets.token_urlsafe(32)
+    now = utc_now()
+    db.execute(delete(Login).where(Login.user_id == user_id, Login.expires_at <= now))
+    db.add(Login(digest=_digest(token), user_id=user_id, created_at=now, expires_at=now + LOGIN_LIFETIME))
+    return token

@@ -1,0 +1,129 @@
+"""A user's chats: listing, searching, reading, renaming, deleting. Turns are written in ``turns``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sqlalchemy import CursorResult, delete, exists, or_, select, update
+
+from agentapp.errors import NotFound
+from agentapp.isolation import Scope, UserScope
+from agentapp.storage.db import Database
+from agentapp.storage.models import ChatSession, Message, Turn
+from agentapp.storage.owned import in_session, like, owned_by, this_session
+from agentapp.storage.values import Chat, StoredMessage, StoredTurn, Transcript, new_id, utc_now
+
+UNTITLED = "New chat"
+PASSAGE = 160
+
+
+class Chats:
+    def __init__(self, db: Database) -> None:
+        self._db = db
+
+    def create(self, scope: UserScope) -> Chat:
+        now = utc_now()
+        row = ChatSession(
+            id=new_id(),
+            tenant_id=scope.tenant_id,
+            user_id=scope.user_id,
+            title=UNTITLED,
+            agent="",
+            created_at=now,
+            updated_at=now,
+        )
+        with self._db.writing() as db:
+            db.add(row)
+            return _chat(row)
+
+    def page(
+        self, scope: UserScope, *, words: str = "", page: int = 1, size: int = 30
+    ) -> tuple[list[Chat], bool]:
+        """One page of the user's chats, newest first, and whether there are more."""
+        query = select(ChatSession).where(owned_by(scope, ChatSession))
+        if words:
+            said = exists().where(
+                Message.session_id == ChatSession.id,
+                owned_by(scope, Message),
+                Message.content.ilike(like(words), escape="\\"),
+            )
+            query = query.where(or_(ChatSession.title.ilike(like(words), escape="\\"), said))
+        query = query.order_by(ChatSession.updated_at.desc(), ChatSession.id)
+        with self._db.reading() as db:
+            rows = db.scalars(query.offset((page - 1) * size).limit(size + 1)).all()
+            return [_chat(row) for row in rows[:size]], len(rows) > size
+
+    def get(self, scope: Scope) -> Chat:
+        with self._db.reading() as db:
+            row = db.scalar(select(ChatSession).where(this_session(scope)))
+            if row is None:
+                raise NotFound("There is no such chat.")
+            return _chat(row)
+
+    def transcript(self, scope: Scope) -> Transcript:
+        chat = self.get(scope)
+        mine, said = in_session(scope, Turn), in_session(scope, Message)
+        with self._db.reading() as db:
+            turns = db.scalars(select(Turn).where(mine).order_by(Turn.started_at, Turn.id)).all()
+            messages = db.scalars(select(Message).where(said).order_by(Message.seq)).all()
+            return Transcript(chat, tuple(map(stored_turn, turns)), tuple(map(_message, messages)))
+
+    def rename(self, scope: Scope, title: str) -> None:
+        with self._db.writing() as db:
+            _found(db.execute(update(ChatSession).where(this_session(scope)).values(title=title)))
+
+    def delete(self, scope: Scope) -> None:
+        with self._db.writing() as db:
+            _found(db.execute(delete(ChatSession).where(this_session(scope))))
+
+    def search(self, scope: UserScope, words: str, limit: int) -> Sequence[tuple[str, str, str]]:
+        """Passages of the user's own messages with these words in them, newest first: title, day, passage."""
+        hits = (
+            select(ChatSession.title, Message.created_at, Message.content)
+            .join(ChatSession, ChatSession.id == Message.session_id)
+            .where(owned_by(scope, Message), owned_by(scope, ChatSession))
+            .where(Message.content.ilike(like(words), escape="\\"))
+            .order_by(Message.created_at.desc())
+            .limit(limit)
+        )
+        with self._db.reading() as db:
+            found = db.execute(hits).all()
+        return [(title, f"{when:%Y-%m-%d}", _passage(content, words)) for title, when, content in found]
+
+
+def stored_turn(row: Turn) -> StoredTurn:
+    return StoredTurn(
+        id=row.id,
+        status=row.status,  # type: ignore[arg-type]
+        agent=row.agent,
+        activity=tuple(row.activity),
+        error_code=row.error_code,
+        error_message=row.error_message,
+        input_tokens=row.input_tokens,
+        output_tokens=row.output_tokens,
+        model_calls=row.model_calls,
+        cost_usd=None if row.cost_microusd is None else row.cost_microusd / 1_000_000,
+        request_id=row.request_id,
+        started_at=row.started_at,
+        ended_at=row.ended_at,
+    )
+
+
+def _found(result: object) -> None:
+    if isinstance(result, CursorResult) and result.rowcount != 1:
+        raise NotFound("There is no such chat.")
+
+
+def _chat(row: ChatSession) -> Chat:
+    return Chat(row.id, row.title, row.created_at, row.updated_at)
+
+
+def _message(row: Message) -> StoredMessage:
+    return StoredMessage(row.seq, row.turn_id, row.role, row.content, row.created_at)
+
+
+def _passage(content: str, words: str) -> str:
+    at = max(content.casefold().find(words.casefold()), 0)
+    start = max(at - PASSAGE // 2, 0)
+    end = min(start + PASSAGE, len(content))
+    return ("…" if start else "") + content[start:end] + ("…" if end < len(content) else "")

@@ -1,0 +1,126 @@
+"""The database: one engine a process, request-scoped sessions for reading, short transactions for writing."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from sqlalchemy import Connection, Engine, create_engine, event, exc
+from sqlalchemy.orm import Session, scoped_session, sessionmaker
+
+from agentapp.errors import StorageUnavailable
+from agentapp.isolation import Binder
+
+BUSY_SECONDS = 10.0
+
+
+class Database:
+    """Nothing is opened until the first query, so it may be made before a fork and used after it.
+
+    ``reading()`` gives the session of the scope bound right here, on this thread: a thread of the
+    same request gets one of its own, because a session must never be used by two at once. It is
+    removed when the binding ends.
+    """
+
+    def __init__(self, url: str, binder: Binder) -> None:
+        self.engine = make_engine(url)
+        self._binder = binder
+        self._readers = scoped_session(sessionmaker(self.engine), scopefunc=self._key)
+        self._writers = sessionmaker(self.engine.execution_options(agentapp_writes=True))
+        # SQLite lets one writer in at a time. Waiting for it in its busy loop is slow and unfair;
+        # a lock in front of it, one for the process, keeps the queue short and in order.
+        self._writer_lock = threading.Lock() if self.engine.dialect.name == "sqlite" else None
+        binder.at_release(self.release)
+
+    @contextmanager
+    def reading(self) -> Iterator[Session]:
+        """The scope's own session. Its connection is kept until `release`."""
+        with _as_unavailable():
+            yield self._readers()
+
+    @contextmanager
+    def writing(self) -> Iterator[Session]:
+        """One short write transaction: committed at the end, rolled back on any error."""
+        if self._writer_lock is None:
+            with _as_unavailable(), self._writers.begin() as db:
+                yield db
+            return
+        if not self._writer_lock.acquire(timeout=BUSY_SECONDS):
+            raise StorageUnavailable("The database is busy. Try again in a moment.")
+        try:
+            with _as_unavailable(), self._writers.begin() as db:
+                yield db
+        finally:
+            self._writer_lock.release()
+
+    def release(self) -> None:
+        """Give the bound scope's connection back. Called at the end of every binding, and before a model talks."""
+        if self._readers.registry.has():
+            self._readers.remove()
+
+    def open_readers(self) -> int:
+        """How many request-scoped sessions are alive: what a leak would make grow."""
+        return len(self._readers.registry.registry)
+
+    def _key(self) -> tuple[str, int]:
+        return self._binder.current().request_id, threading.get_ident()
+
+
+def make_engine(url: str) -> Engine:
+    if url.startswith("sqlite"):
+        engine = create_engine(
+            url,
+            max_overflow=-1,  # a SQLite connection is only an open file; the thread count bounds it
+            connect_args={"timeout": BUSY_SECONDS, "check_same_thread": False},
+        )
+        event.listen(engine, "connect", _configure_sqlite)
+        event.listen(engine, "begin", _begin_sqlite)
+    else:
+        engine = create_engine(
+            url,
+            pool_size=10,
+            max_overflow=20,
+            pool_timeout=BUSY_SECONDS,
+            pool_pre_ping=True,
+            connect_args={"connect_timeout": int(BUSY_SECONDS)},
+        )
+    event.listen(engine, "connect", _remember_pid)
+    event.listen(engine, "checkout", _refuse_inherited)
+    return engine
+
+
+def _configure_sqlite(connection: sqlite3.Connection, record: Any) -> None:
+    connection.isolation_level = None  # transactions are begun by _begin_sqlite, not by the driver
+    cursor = connection.cursor()
+    for pragma in ("journal_mode = WAL", "synchronous = NORMAL", "foreign_keys = ON"):
+        cursor.execute(f"PRAGMA {pragma}")
+    cursor.close()
+
+
+def _begin_sqlite(connection: Connection) -> None:
+    """A writer takes its lock at once: a reader that turns into one fails under load, whatever the timeout."""
+    writes = connection.get_execution_options().get("agentapp_writes")
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+
+
+def _remember_pid(connection: Any, record: Any) -> None:
+    record.info["pid"] = os.getpid()
+
+
+def _refuse_inherited(connection: Any, record: Any, proxy: Any) -> None:
+    """A connection opened before a fork belongs to the parent: sharing it would mix up answers."""
+    if record.info["pid"] != os.getpid():
+        record.dbapi_connection = proxy.dbapi_connection = None
+        raise exc.DisconnectionError("this connection was opened by another process")
+
+
+@contextmanager
+def _as_unavailable() -> Iterator[None]:
+    try:
+        yield
+    except (exc.OperationalError, exc.InterfaceError, exc.TimeoutError) as error:
+        raise StorageUnavailable("The database cannot be reached right now. Nothing was lost.") from error

@@ -1,0 +1,171 @@
+"""The tables. A row of a user's data names both tenant and user, so that every query can too."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+from sqlalchemy import (
+    JSON,
+    CheckConstraint,
+    DateTime,
+    ForeignKey,
+    Index,
+    String,
+    Text,
+    UniqueConstraint,
+    text,
+)
+from sqlalchemy.engine import Dialect
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+from sqlalchemy.types import TypeDecorator
+
+Id = String(64)
+
+
+class UtcDateTime(TypeDecorator[datetime]):
+    """SQLite forgets time zones: everything goes in as UTC and comes out aware."""
+
+    impl = DateTime(timezone=True)
+    cache_ok = True
+
+    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+        return None if value is None else value.astimezone(UTC)
+
+    def process_result_value(self, value: Any, dialect: Dialect) -> datetime | None:
+        if not isinstance(value, datetime):
+            return None
+        return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+
+
+class Base(DeclarativeBase):
+    type_annotation_map = {datetime: UtcDateTime, str: Text}  # noqa: RUF012 - SQLAlchemy's own name and form
+
+
+class Tenant(Base):
+    __tablename__ = "tenants"
+
+    id: Mapped[str] = mapped_column(Id, primary_key=True)
+    name: Mapped[str] = mapped_column(String(64), unique=True)
+    created_at: Mapped[datetime]
+
+
+class User(Base):
+    __tablename__ = "users"
+    __table_args__ = (CheckConstraint("role IN ('member', 'admin', 'operator')", name="role"),)
+
+    id: Mapped[str] = mapped_column(Id, primary_key=True)
+    tenant_id: Mapped[str] = mapped_column(Id, ForeignKey("tenants.id"))
+    name: Mapped[str] = mapped_column(String(64), unique=True)
+    password_hash: Mapped[str]
+    role: Mapped[str] = mapped_column(String(16))
+    created_at: Mapped[datetime]
+    disabled_at: Mapped[datetime | None]
+
+
+class Login(Base):
+    """One signed-in browser. The cookie's token is kept only as a digest; deleting the row ends the login."""
+
+    __tablename__ = "logins"
+
+    digest: Mapped[str] = mapped_column(String(64), primary_key=True)
+    user_id: Mapped[str] = mapped_column(Id, ForeignKey("users.id", ondelete="CASCADE"), index=True)
+    created_at: Mapped[datetime]
+    expires_at: Mapped[datetime] = mapped_column(index=True)
+
+
+class SetupLink(Base):
+    """The one-time link that makes the first account; gone as soon as it is used."""
+
+    __tablename__ = "setup_links"
+
+    digest: Mapped[str] = mapped_column(String(64), primary_key=True)
+    created_at: Mapped[datetime]
+
+
+class Owned:
+    """The columns that every row of a user's data has."""
+
+    tenant_id: Mapped[str] = mapped_column(Id, ForeignKey("tenants.id"))
+    user_id: Mapped[str] = mapped_column(Id, ForeignKey("users.id", ondelete="CASCADE"))
+
+
+class InSession(Owned):
+    """The same for a row of one chat session, gone with it."""
+
+    session_id: Mapped[str] = mapped_column(Id, ForeignKey("sessions.id", ondelete="CASCADE"))
+
+
+class ChatSession(Owned, Base):
+    """``agent`` is the specialist the session stays with; empty means the front agent."""
+
+    __tablename__ = "sessions"
+    __table_args__ = (Index("ix_sessions_owner", "tenant_id", "user_id", "updated_at"),)
+
+    id: Mapped[str] = mapped_column(Id, primary_key=True)
+    title: Mapped[str] = mapped_column(String(200))
+    agent: Mapped[str] = mapped_column(String(64))
+    created_at: Mapped[datetime]
+    updated_at: Mapped[datetime]
+
+
+class Turn(InSession, Base):
+    __tablename__ = "turns"
+    __table_args__ = (
+        CheckConstraint(
+            "status IN ('running', 'completed', 'failed', 'stopped', 'interrupted')", name="status"
+        ),
+        UniqueConstraint("session_id", "idempotency_key", name="uq_turns_idempotency_key"),
+        Index("ix_turns_session", "session_id", "started_at"),
+        Index(
+            "uq_turns_one_running",
+            "session_id",
+            unique=True,
+            sqlite_where=text("status = 'running'"),
+            postgresql_where=text("status = 'running'"),
+        ),
+    )
+
+    id: Mapped[str] = mapped_column(Id, primary_key=True)
+    request_id: Mapped[str] = mapped_column(Id)
+    idempotency_key: Mapped[str | None] = mapped_column(String(128))
+    status: Mapped[str] = mapped_column(String(16))
+    agent: Mapped[str] = mapped_column(String(64))
+    activity: Mapped[list[Any]] = mapped_column(JSON)
+    error_code: Mapped[str | None] = mapped_column(String(64))
+    error_message: Mapped[str | None]
+    input_tokens: Mapped[int]
+    output_tokens: Mapped[int]
+    model_calls: Mapped[int]
+    cost_microusd: Mapped[int | None]
+    started_at: Mapped[datetime]
+    ended_at: Mapped[datetime | None]
+    lease_until: Mapped[datetime]
+
+
+class Message(InSession, Base):
+    """Append-only: a row is never changed after it was written."""
+
+    __tablename__ = "messages"
+    __table_args__ = (
+        UniqueConstraint("session_id", "seq", name="uq_messages_seq"),
+        CheckConstraint("role IN ('user', 'assistant')", name="role"),
+        Index("ix_messages_owner", "tenant_id", "user_id"),
+    )
+
+    id: Mapped[str] = mapped_column(Id, primary_key=True)
+    turn_id: Mapped[str] = mapped_column(Id, ForeignKey("turns.id", ondelete="CASCADE"), index=True)
+    seq: Mapped[int]
+    role: Mapped[str] = mapped_column(String(16))
+    content: Mapped[str]
+    created_at: Mapped[datetime]
+
+
+class Note(InSession, Base):
+    __tablename__ = "notes"
+    __table_args__ = (UniqueConstraint("session_id", "number", name="uq_notes_number"),)
+
+    id: Mapped[str] = mapped_column(Id, primary_key=True)
+    number: Mapped[int]
+    text: Mapped[str]
+    created_at: Mapped[datetime]

@@ -1,0 +1,51 @@
+"""Notes the user asked to keep, per chat session."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sqlalchemy import CursorResult, delete, func, select
+
+from agentapp.errors import NotFound
+from agentapp.isolation import Scope
+from agentapp.storage.db import Database
+from agentapp.storage.models import ChatSession, Note
+from agentapp.storage.owned import in_session, this_session
+from agentapp.storage.values import new_id, utc_now
+
+
+class Notes:
+    def __init__(self, db: Database) -> None:
+        self._db = db
+
+    def add(self, scope: Scope, text: str) -> int:
+        """Keep a note and return its number. Two notes added at once get two numbers."""
+        with self._db.writing() as db:
+            # Locking the session row makes the count below safe on PostgreSQL too.
+            if db.scalar(select(ChatSession.id).where(this_session(scope)).with_for_update()) is None:
+                raise NotFound("There is no such chat.")
+            number = (db.scalar(select(func.max(Note.number)).where(in_session(scope, Note))) or 0) + 1
+            db.add(
+                Note(
+                    id=new_id(),
+                    tenant_id=scope.tenant_id,
+                    user_id=scope.user_id,
+                    session_id=scope.session_id,
+                    number=number,
+                    text=text,
+                    created_at=utc_now(),
+                )
+            )
+            return number
+
+    def all(self, scope: Scope) -> Sequence[tuple[int, str]]:
+        with self._db.reading() as db:
+            rows = db.execute(
+                select(Note.number, Note.text).where(in_session(scope, Note)).order_by(Note.number)
+            )
+            return [(number, text) for number, text in rows]
+
+    def remove(self, scope: Scope, number: int) -> bool:
+        with self._db.writing() as db:
+            gone = db.execute(delete(Note).where(in_session(scope, Note), Note.number == number))
+            return isinstance(gone, CursorResult) and gone.rowcount == 1

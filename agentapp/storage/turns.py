@@ -1,0 +1,151 @@
+"""The two write transactions of a turn: begin it, settle it."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+from sqlalchemy import func, select, update
+from sqlalchemy.orm import Session
+
+from agentapp.errors import IdempotencyMismatch, NotFound, TurnInProgress
+from agentapp.isolation import Scope
+from agentapp.storage.chats import UNTITLED, stored_turn
+from agentapp.storage.db import Database
+from agentapp.storage.models import ChatSession, Message, Turn
+from agentapp.storage.owned import in_session, this_session
+from agentapp.storage.values import Begun, Settled, new_id, utc_now
+
+HISTORY_MESSAGES = 200
+TITLE_CHARS = 60
+
+
+class Turns:
+    def __init__(self, db: Database) -> None:
+        self._db = db
+
+    def begin(self, scope: Scope, text: str, key: str | None, lease: timedelta) -> Begun:
+        """Take the user's message in and mark the session as answering, or refuse and change nothing."""
+        now = utc_now()
+        with self._db.writing() as db:
+            chat = _locked_chat(db, scope)
+            _interrupt_dead(db, scope, now)
+            again = _same_key(db, scope, key, text)
+            if again is not None:
+                return again
+            _refuse_second(db, scope)
+            history = _history(db, scope)
+            turn = _running_turn(scope, chat.agent, key, now, lease)
+            db.add(turn)
+            db.flush()
+            db.add(_message(db, scope, turn.id, "user", text, now))
+            chat.updated_at = now
+            if chat.title == UNTITLED:
+                chat.title = title_of(text)
+            return Begun(turn.id, chat.agent, history, chat.title)
+
+    def settle(self, scope: Scope, turn_id: str, end: Settled) -> bool:
+        """Write how the turn ended. False if it is running no more: settled elsewhere, or deleted."""
+        now = utc_now()
+        running = (in_session(scope, Turn), Turn.id == turn_id, Turn.status == "running")
+        with self._db.writing() as db:
+            turn = db.scalar(select(Turn).where(*running).with_for_update())
+            if turn is None:
+                return False
+            turn.status, turn.agent, turn.activity = end.status, end.agent, list(end.activity)
+            turn.error_code, turn.error_message = end.error_code, end.error_message
+            turn.input_tokens, turn.output_tokens = end.input_tokens, end.output_tokens
+            turn.model_calls, turn.cost_microusd = end.model_calls, end.cost_microusd
+            turn.ended_at = now
+            chat = _locked_chat(db, scope)
+            chat.agent, chat.updated_at = end.stays_with, now
+            if end.reply:
+                db.add(_message(db, scope, turn_id, "assistant", end.reply, now))
+            return True
+
+
+def title_of(text: str) -> str:
+    """A chat is called after its first message until somebody renames it."""
+    line = " ".join(text.split())
+    return line if len(line) <= TITLE_CHARS else line[: TITLE_CHARS - 1].rstrip() + "…"
+
+
+def _locked_chat(db: Session, scope: Scope) -> ChatSession:
+    chat = db.scalar(select(ChatSession).where(this_session(scope)).with_for_update())
+    if chat is None:
+        raise NotFound("There is no such chat.")
+    return chat
+
+
+def _interrupt_dead(db: Session, scope: Scope, now: datetime) -> None:
+    """A turn whose lease ran out lost its worker. It must not keep the session from going on."""
+    db.execute(
+        update(Turn)
+        .where(in_session(scope, Turn), Turn.status == "running", Turn.lease_until < now)
+        .values(status="interrupted", ended_at=now)
+    )
+
+
+def _same_key(db: Session, scope: Scope, key: str | None, text: str) -> Begun | None:
+    if key is None:
+        return None
+    turn = db.scalar(select(Turn).where(in_session(scope, Turn), Turn.idempotency_key == key))
+    if turn is None:
+        return None
+    said = _said_in(db, scope, turn.id)
+    if said.get("user") != text:
+        raise IdempotencyMismatch("This idempotency key was already used for another message in this chat.")
+    if turn.status == "running":
+        raise TurnInProgress(turn.id)
+    chat = _locked_chat(db, scope)
+    return Begun(turn.id, turn.agent, (), chat.title, stored_turn(turn), said.get("assistant", ""))
+
+
+def _said_in(db: Session, scope: Scope, turn_id: str) -> dict[str, str]:
+    rows = db.scalars(select(Message).where(in_session(scope, Message), Message.turn_id == turn_id))
+    return {row.role: row.content for row in rows}
+
+
+def _refuse_second(db: Session, scope: Scope) -> None:
+    turn_id = db.scalar(select(Turn.id).where(in_session(scope, Turn), Turn.status == "running"))
+    if turn_id is not None:
+        raise TurnInProgress(turn_id)
+
+
+def _history(db: Session, scope: Scope) -> tuple[tuple[str, str], ...]:
+    said = select(Message.role, Message.content).where(in_session(scope, Message))
+    newest = db.execute(said.order_by(Message.seq.desc()).limit(HISTORY_MESSAGES))
+    return tuple(reversed([(role, content) for role, content in newest]))
+
+
+def _running_turn(scope: Scope, agent: str, key: str | None, now: datetime, lease: timedelta) -> Turn:
+    return Turn(
+        id=new_id(),
+        tenant_id=scope.tenant_id,
+        user_id=scope.user_id,
+        session_id=scope.session_id,
+        request_id=scope.request_id,
+        idempotency_key=key,
+        status="running",
+        agent=agent,
+        activity=[],
+        input_tokens=0,
+        output_tokens=0,
+        model_calls=0,
+        started_at=now,
+        lease_until=now + lease,
+    )
+
+
+def _message(db: Session, scope: Scope, turn_id: str, role: str, content: str, now: datetime) -> Message:
+    last = db.scalar(select(func.max(Message.seq)).where(in_session(scope, Message))) or 0
+    return Message(
+        id=new_id(),
+        tenant_id=scope.tenant_id,
+        user_id=scope.user_id,
+        session_id=scope.session_id,
+        turn_id=turn_id,
+        seq=last + 1,
+        role=role,
+        content=content,
+        created_at=now,
+    )

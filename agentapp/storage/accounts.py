@@ -45,10 +45,9 @@ class Accounts:
             raise BadRequest(f"There is already a user {clean!r}.") from exc
 
     def all(self) -> Sequence[User]:
-        with self._db.writing() as db:
-            return [
-                _user(row, tenant) for row, tenant in db.execute(_users().order_by(Tenant.name, UserRow.name))
-            ]
+        with self._db.reading() as db:
+            found = db.execute(_users().order_by(Tenant.name, UserRow.name))
+            return [_user(row, tenant) for row, tenant in found]
 
     def set_password(self, name: str, password: str) -> None:
         """Also ends every login of the user: whoever knew the old password is out."""
@@ -73,7 +72,7 @@ class Accounts:
         with self._db.reading() as db:
             found = db.execute(_users().where(UserRow.name == _folded(name))).one_or_none()
             user = _user(*found) if found else None
-            kept = self._nobody if found is None or user.disabled else found[0].password_hash
+            kept = found[0].password_hash if found and found[0].disabled_at is None else self._nobody
         self._db.release()
         if not self._matches(kept, password) or user is None:
             raise WrongPassword("The name or the password is not right.")
@@ -140,9 +139,7 @@ def check_name(name: str, kind: str) -> str:
     """The name as it is kept: lower case, so that Ann and ann are one person."""
     clean = _folded(name)
     if not 1 <= len(clean) <= MAX_NAME or not all(c.isalnum() or c in "._-@+" for c in clean):
-        raise BadRequest(
-            f"A {kind} name has 1 to {MAX_NAME} letters or digits; dots, dashes, underscores, + and @ are fine too."
-        )
+        raise BadRequest(f"A {kind} name has 1 to {MAX_NAME} letters or digits; . - _ + and @ are fine too.")
     return clean
 
 

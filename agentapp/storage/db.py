@@ -58,7 +58,7 @@ class Database:
             self._writer_lock.release()
 
     def release(self) -> None:
-        """Give the bound scope's connection back. Called at the end of every binding, and before a model talks."""
+        """Give the bound scope's connection back: at the end of every binding, and before a model talks."""
         if self._readers.registry.has():
             self._readers.remove()
 
@@ -102,7 +102,7 @@ def _configure_sqlite(connection: sqlite3.Connection, record: Any) -> None:
 
 
 def _begin_sqlite(connection: Connection) -> None:
-    """A writer takes its lock at once: a reader that turns into one fails under load, whatever the timeout."""
+    """A writer takes its lock at once: a reader that becomes one fails under load, whatever the timeout."""
     writes = connection.get_execution_options().get("agentapp_writes")
     connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
 

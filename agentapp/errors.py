@@ -20,6 +20,7 @@
     ├── TurnFailed              the turn started and came to no answer
     │   ├── OutOfSteps
     │   ├── OutOfTokens
+    │   ├── TurnTimeout         the turn as a whole took too long
     │   └── ProviderError
     │       ├── ProviderFailed
     │       │   ├── ProviderRejected    asking again will not help: key, model, request
@@ -113,7 +114,9 @@ class TurnInProgress(Refused):
     code = "turn-in-progress"
 
     def __init__(self, turn_id: str) -> None:
-        super().__init__("This chat is still answering the message before. Wait for it to end, then send again.")
+        super().__init__(
+            "This chat is still answering the message before. Wait for it to end, then send again."
+        )
         self.turn_id = turn_id
 
 
@@ -139,14 +142,19 @@ class OutOfTokens(TurnFailed):
     code = "budget-exhausted"
 
 
+class TurnTimeout(TurnFailed):
+    code = "provider-timeout"
+
+
 class ProviderError(TurnFailed):
+    """``said_something`` is set by whoever streams: part of the answer had been shown already."""
+
     code = "provider-failed"
 
-    def __init__(
-        self, message: str, *, usage: Any = None, retry_after: float | None = None
-    ) -> None:
+    def __init__(self, message: str, *, usage: Any = None, retry_after: float | None = None) -> None:
         super().__init__(message, usage=usage)
         self.retry_after = retry_after
+        self.said_something = False
 
 
 class ProviderFailed(ProviderError):

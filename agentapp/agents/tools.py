@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, Protocol, TypeVar, get_type_hints, overload
+from typing import Any, Protocol, get_type_hints, overload
 
 from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 
@@ -31,6 +31,22 @@ class PastChats(Protocol):
     def search(self, scope: Scope, words: str, limit: int) -> Sequence[tuple[str, str, str]]: ...
 
 
+class NoStores:
+    """Stands in where an app gives its tools no stores: every use is told to the model as an error."""
+
+    def add(self, scope: Scope, text: str) -> int:
+        raise ToolInputError("notes are not kept here")
+
+    def all(self, scope: Scope) -> Sequence[tuple[int, str]]:
+        raise ToolInputError("notes are not kept here")
+
+    def remove(self, scope: Scope, number: int) -> bool:
+        raise ToolInputError("notes are not kept here")
+
+    def search(self, scope: Scope, words: str, limit: int) -> Sequence[tuple[str, str, str]]:
+        raise ToolInputError("past chats cannot be searched here")
+
+
 def _utc_now() -> datetime:
     return datetime.now(UTC)
 
@@ -40,8 +56,8 @@ class ToolContext:
     """What a tool may reach: the scope it works for, and stores that take that scope as an argument."""
 
     scope: Scope
-    notes: Notes
-    past_chats: PastChats
+    notes: Notes = field(default_factory=NoStores)
+    past_chats: PastChats = field(default_factory=NoStores)
     now: Callable[[], datetime] = _utc_now
 
 
@@ -58,12 +74,7 @@ class Tool:
     fn: Callable[..., Any]
     wants_context: bool
     arguments: type[BaseModel] = field(repr=False)
-
-    @property
-    def spec(self) -> ToolSpec:
-        schema = self.arguments.model_json_schema()
-        schema.pop("title", None)
-        return ToolSpec(self.name, self.description, schema)
+    spec: ToolSpec = field(repr=False)
 
     def call(self, context: ToolContext, call: ToolCall) -> Any:
         """Check the input and run the function. Async functions give back their coroutine."""
@@ -75,9 +86,6 @@ class Tool:
             raise ToolInputError(_explain(exc)) from exc
         values = {name: getattr(checked, name) for name in type(checked).model_fields}
         return self.fn(context, **values) if self.wants_context else self.fn(**values)
-
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 
 @overload
@@ -112,7 +120,10 @@ def _describe(fn: Callable[..., Any], name: str | None) -> Tool:
         default = ... if parameter.default is parameter.empty else parameter.default
         fields[parameter.name] = (hints[parameter.name], default)
     model = create_model(name or fn.__name__, __config__=ConfigDict(extra="forbid"), **fields)
-    return Tool(name or fn.__name__, description, fn, wants_context, model)
+    schema = model.model_json_schema()
+    schema.pop("title", None)
+    spec = ToolSpec(name or fn.__name__, description, schema)
+    return Tool(spec.name, description, fn, wants_context, model, spec)
 
 
 def _explain(error: ValidationError) -> str:

@@ -1,0 +1,90 @@
+"""What both drivers share: the deadlines they keep, and how a tool's end becomes a result."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
+
+from agentapp.agents.loop import Event
+from agentapp.agents.provider import ToolCall, ToolResult
+from agentapp.agents.tools import bad_result, failed_result, good_result
+from agentapp.errors import ProviderTimeout, TurnTimeout
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Deadlines:
+    """Seconds. ``tick`` is how often a driver lets its caller know that it is only waiting."""
+
+    turn: float = 120.0
+    first_token: float = 30.0
+    gap: float = 15.0
+    tool: float = 5.0
+    tick: float = 5.0
+
+
+@dataclass(slots=True)
+class Watch:
+    """Tells how long one model call may go on being silent. The clock's readings are arguments."""
+
+    deadlines: Deadlines
+    turn_ends: float
+    last_heard: float
+    heard_any: bool = False
+
+    def heard(self, now: float) -> None:
+        self.last_heard, self.heard_any = now, True
+
+    def patience(self, now: float) -> float:
+        """How long to wait for the next piece before looking again. Raises when it has been too long."""
+        silence = self.deadlines.gap if self.heard_any else self.deadlines.first_token
+        left = self.last_heard + silence - now
+        if left <= 0:
+            what = "stopped answering" if self.heard_any else "did not begin to answer"
+            raise ProviderTimeout(f"The model {what} within {silence:g} seconds.")
+        turn_left = self.turn_ends - now
+        if turn_left <= 0:
+            raise TurnTimeout(f"The answer took longer than {self.deadlines.turn:g} seconds.")
+        return min(left, turn_left, self.deadlines.tick)
+
+
+def text_event(text: str) -> Event:
+    return Event("text", {"text": text})
+
+
+def in_own_thread(run: Callable[[], object], name: str) -> Future[object]:
+    """Run a job on a thread made for it. A pool is shared state: one session's hanging tools could fill it."""
+    job: Future[object] = Future()
+    job.set_running_or_notify_cancel()
+
+    def fulfil() -> None:
+        try:
+            job.set_result(run())
+        except BaseException as error:
+            job.set_exception(error)
+
+    threading.Thread(target=fulfil, name=name, daemon=True).start()
+    return job
+
+
+def ended_result(call: ToolCall, job: Future[object] | asyncio.Future[object]) -> ToolResult:
+    """The result of a tool that returned or raised."""
+    error = asyncio.CancelledError() if job.cancelled() else job.exception()
+    if error is None:
+        return good_result(call, job.result())
+    log.warning("tool %s raised %s", call.name, type(error).__name__, exc_info=error)
+    return failed_result(call, error)
+
+
+def late_result(call: ToolCall, seconds: float) -> ToolResult:
+    log.warning("tool %s did not end within %g s and was given up", call.name, seconds)
+    return bad_result(call, f"it did not end within {seconds:g} seconds")
+
+
+def unknown_result(call: ToolCall) -> ToolResult:
+    return bad_result(call, "there is no such tool")

@@ -1,0 +1,170 @@
+"""Agents as frozen descriptions, and the fresh instances made of them for one turn."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from agentapp.agents.provider import Message, ModelCall, ToolSpec
+from agentapp.agents.tools import Tool
+from agentapp.errors import ForeignScope
+from agentapp.isolation import Scope
+
+HAND_OVER = "hand_over"
+HAND_BACK = "hand_back"
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Agent:
+    """One agent, described. ``description`` tells the front agent when to hand over to it."""
+
+    name: str
+    instructions: str
+    tools: tuple[Tool, ...] = ()
+    description: str = ""
+    model: str | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "tools", tuple(self.tools))
+        if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_-]{0,63}", self.name):
+            raise ValueError(f"agent name {self.name!r}: letters, digits, - and _, beginning with a letter")
+        if not self.instructions.strip():
+            raise ValueError(f"agent {self.name!r} needs instructions")
+        for tool in self.tools:
+            if not isinstance(tool, Tool):
+                raise TypeError(f"agent {self.name!r}: {tool!r} is not a tool; decorate it with @tool")
+        _refuse_doubles(f"agent {self.name!r}: tool", [t.name for t in self.tools] + [HAND_OVER, HAND_BACK])
+
+
+@dataclass(frozen=True, slots=True)
+class Team:
+    """A front agent and the specialists it may hand over to. Frozen, so all requests may share it."""
+
+    front: Agent
+    specialists: tuple[Agent, ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "specialists", tuple(self.specialists))
+        _refuse_doubles("agent", [self.front.name, *(agent.name for agent in self.specialists)])
+
+    def build(self, scope: Scope, report: Callable[[ForeignScope], None] | None = None) -> Crew:
+        """A fresh crew for one turn. Nothing of it is shared with any other."""
+        return Crew(self, scope, report or _log_report)
+
+
+class LiveAgent:
+    """An agent at work for one scope, and for no other: it refuses, and reports whoever tries."""
+
+    __slots__ = ("__weakref__", "_report", "_transcript", "agent", "scope", "specs")
+
+    def __init__(
+        self, agent: Agent, scope: Scope, specs: tuple[ToolSpec, ...], report: Callable[[ForeignScope], None]
+    ) -> None:
+        self.agent, self.scope, self.specs = agent, scope, specs
+        self._report = report
+        self._transcript: list[Message] = []
+
+    @property
+    def name(self) -> str:
+        return self.agent.name
+
+    @property
+    def is_fresh(self) -> bool:
+        return not self._transcript
+
+    def hear(self, scope: Scope, *messages: Message) -> None:
+        self._refuse_foreign(scope)
+        self._transcript.extend(messages)
+
+    def ask(self, scope: Scope, model: str, max_tokens: int) -> ModelCall:
+        """What to ask the model next, given all that was heard."""
+        self._refuse_foreign(scope)
+        return ModelCall(
+            model=self.agent.model or model,
+            system=self.agent.instructions,
+            messages=tuple(self._transcript),
+            tools=self.specs,
+            max_tokens=max_tokens,
+        )
+
+    def tool(self, name: str) -> Tool | None:
+        return next((tool for tool in self.agent.tools if tool.name == name), None)
+
+    def reset(self) -> None:
+        """Back to just-made: for another try within the same turn."""
+        self._transcript = []
+
+    def _refuse_foreign(self, scope: Scope) -> None:
+        if scope != self.scope:
+            refusal = ForeignScope(self.name, self.scope, scope)
+            self._report(refusal)
+            raise refusal
+
+
+class Crew:
+    """The live agents of one turn."""
+
+    __slots__ = ("__weakref__", "front", "scope", "specialists")
+
+    def __init__(self, team: Team, scope: Scope, report: Callable[[ForeignScope], None]) -> None:
+        self.scope = scope
+        own = _specs(team.front.tools)
+        front_specs = (*own, _hand_over_spec(team)) if team.specialists else own
+        self.front = LiveAgent(team.front, scope, front_specs, report)
+        back = _hand_back_spec(team)
+        self.specialists = tuple(
+            LiveAgent(agent, scope, (*_specs(agent.tools), back), report) for agent in team.specialists
+        )
+
+    def specialist(self, name: object) -> LiveAgent | None:
+        return next((agent for agent in self.specialists if agent.name == name), None)
+
+
+def _specs(tools: Iterable[Tool]) -> tuple[ToolSpec, ...]:
+    return tuple(tool.spec for tool in tools)
+
+
+def _hand_over_spec(team: Team) -> ToolSpec:
+    listed = "\n".join(f"- {a.name}: {a.description or 'no description'}" for a in team.specialists)
+    return ToolSpec(
+        HAND_OVER,
+        f"Hand this conversation over to a specialist, who then answers the person directly.\n{listed}",
+        {
+            "type": "object",
+            "properties": {
+                "to": {"type": "string", "enum": [agent.name for agent in team.specialists]},
+                "task": {
+                    "type": "string",
+                    "description": "What the specialist is to do, in a sentence.",
+                },
+                "parameters": {"type": "object", "description": "Values the specialist will need, by name."},
+            },
+            "required": ["to", "task"],
+        },
+    )
+
+
+def _hand_back_spec(team: Team) -> ToolSpec:
+    return ToolSpec(
+        HAND_BACK,
+        f"Give the conversation back to {team.front.name} when the person wants what is not your job.",
+        {
+            "type": "object",
+            "properties": {"summary": {"type": "string", "description": "What was done and what is open."}},
+            "required": ["summary"],
+        },
+    )
+
+
+def _refuse_doubles(what: str, names: list[str]) -> None:
+    for name in names:
+        if names.count(name) > 1:
+            raise ValueError(f"{what} {name!r} is there twice, or is a name agentapp uses itself")
+
+
+def _log_report(refusal: ForeignScope) -> None:
+    log.error("isolation: %s", refusal)

@@ -1,0 +1,147 @@
+"""The driver for threads: carries a loop's actions out and yields its events as they happen."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import threading
+import time
+from collections.abc import Awaitable, Generator
+from concurrent.futures import Future, wait
+from dataclasses import replace
+from queue import Empty, SimpleQueue
+
+from agentapp.agents.driving import (
+    Deadlines,
+    Watch,
+    ended_result,
+    in_own_thread,
+    late_result,
+    text_event,
+    unknown_result,
+)
+from agentapp.agents.loop import AskModel, Emit, Event, RunTools, TurnLoop
+from agentapp.agents.provider import ModelCall, Provider, Reply, ToolCall, ToolResult
+from agentapp.agents.tools import Tool, ToolContext
+from agentapp.errors import ProviderError, ProviderGarbled
+from agentapp.isolation import Binder
+
+Events = Generator["Event | None", None, None]
+
+
+class ThreadedDriver:
+    """Runs a turn on the caller's thread. ``None`` among the events means: nothing new, still waiting.
+
+    The model is listened to on a thread of its own, so that silence can be noticed and ended.
+    """
+
+    def __init__(self, provider: Provider, binder: Binder, deadlines: Deadlines | None = None) -> None:
+        self._provider, self._binder = provider, binder
+        self._deadlines = deadlines or Deadlines()
+
+    def run(self, loop: TurnLoop, context: ToolContext) -> Events:
+        turn_ends = time.monotonic() + self._deadlines.turn
+        actions = loop.run()
+        try:
+            action = next(actions)
+            while True:
+                match action:
+                    case Emit(event):
+                        yield event
+                        action = actions.send(None)
+                    case AskModel():
+                        try:
+                            reply = yield from self._ask(action, context, turn_ends)
+                        except ProviderError as error:
+                            action = actions.throw(error)
+                        else:
+                            action = actions.send(reply)
+                    case RunTools():
+                        action = actions.send(self._run_tools(action, context))
+        except StopIteration:
+            return
+        finally:
+            actions.close()
+
+    def _ask(
+        self, action: AskModel, context: ToolContext, turn_ends: float
+    ) -> Generator[Event | None, None, Reply]:
+        watch = Watch(self._deadlines, turn_ends, time.monotonic())
+        call = replace(action.call, timeout=max(self._deadlines.first_token, self._deadlines.gap))
+        listening = _Listening(self._provider, call)
+        in_own_thread(self._binder.carried(context.scope, listening.run), "agentapp-model")
+        lead, said = action.lead, False
+        try:
+            while True:
+                try:
+                    item = listening.heard.get(timeout=watch.patience(time.monotonic()))
+                except Empty:
+                    yield None
+                    continue
+                if isinstance(item, Reply):
+                    return item
+                if isinstance(item, BaseException):
+                    raise item
+                watch.heard(time.monotonic())
+                if item:
+                    yield text_event(lead + item)
+                    lead, said = "", True
+        except ProviderError as error:
+            error.said_something = said
+            raise
+        finally:
+            listening.given_up.set()
+
+    def _run_tools(self, action: RunTools, context: ToolContext) -> tuple[ToolResult, ...]:
+        jobs = {
+            call.id: self._start_tool(action.agent.tool(call.name), context, call) for call in action.calls
+        }
+        wait([job for job in jobs.values() if job is not None], timeout=self._deadlines.tool)
+        return tuple(self._result(call, jobs[call.id]) for call in action.calls)
+
+    def _start_tool(self, tool: Tool | None, context: ToolContext, call: ToolCall) -> Future[object] | None:
+        if tool is None:
+            return None
+        run = self._binder.carried(context.scope, lambda: _finish(tool.call(context, call)))
+        return in_own_thread(run, f"agentapp-tool-{tool.name}")
+
+    def _result(self, call: ToolCall, job: Future[object] | None) -> ToolResult:
+        if job is None:
+            return unknown_result(call)
+        return ended_result(call, job) if job.done() else late_result(call, self._deadlines.tool)
+
+
+class _Listening:
+    """One model call, read on a thread of its own into a queue."""
+
+    def __init__(self, provider: Provider, call: ModelCall) -> None:
+        self._provider, self._call = provider, call
+        self.heard: SimpleQueue[str | Reply | BaseException] = SimpleQueue()
+        self.given_up = threading.Event()
+
+    def run(self) -> None:
+        try:
+            pieces = self._provider.stream(self._call)
+            try:
+                for piece in pieces:
+                    self.heard.put(piece)
+                    if self.given_up.is_set():
+                        return
+            finally:
+                close = getattr(pieces, "close", None)
+                if close is not None:
+                    close()
+            self.heard.put(ProviderGarbled("The model's answer ended too early."))
+        except BaseException as error:
+            self.heard.put(error)
+
+
+def _finish(value: object) -> object:
+    """An async tool runs to its end on the tool's own thread."""
+    if inspect.isawaitable(value):
+        return asyncio.run(_awaited(value))
+    return value
+
+
+async def _awaited(value: Awaitable[object]) -> object:
+    return await value

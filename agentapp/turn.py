@@ -1,0 +1,277 @@
+"""One turn, in order: begin it (which may refuse), play it, settle it exactly once."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Any
+
+from agentapp.agents.driving import Deadlines
+from agentapp.agents.loop import Event, Limits, Opening, TurnLoop
+from agentapp.agents.prices import cost_in_microusd
+from agentapp.agents.provider import Message, Usage
+from agentapp.agents.team import Team
+from agentapp.agents.threaded import ThreadedDriver
+from agentapp.agents.tools import Notes, PastChats, ToolContext
+from agentapp.errors import AgentappError, ForeignScope, TurnFailed
+from agentapp.isolation import Scope
+from agentapp.storage.turns import Turns
+from agentapp.storage.values import Begun, Settled, Status
+
+HISTORY_CHARS = 60_000
+ACTIVITY_CHARS = 4_000
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a turn ended, as its reader is told."""
+
+    status: Status
+    reply: str
+    agent: str
+    title: str
+    usage: Usage
+    cost_usd: float | None
+    error_code: str | None = None
+    error_message: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TurnEvent:
+    """An event with its number: gap-free, from 1, within its turn."""
+
+    number: int
+    kind: str
+    data: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Answering:
+    """The parts every turn is made with. They live as long as the process; a `Turn` never does."""
+
+    turns: Turns
+    team: Team
+    driver: ThreadedDriver
+    model: str
+    limits: Limits
+    deadlines: Deadlines
+    notes: Notes
+    past_chats: PastChats
+    report: Callable[[ForeignScope], None]
+    free_of_charge: bool = False
+
+    def begin(self, scope: Scope, text: str, key: str | None = None) -> Turn:
+        """Let the message in, or refuse with nothing changed. What comes back must be iterated or closed."""
+        begun = self.turns.begin(scope, text, key, self._lease())
+        return Turn(self, scope, text, begun)
+
+    def cost(self, loop: TurnLoop) -> int | None:
+        return 0 if self.free_of_charge else cost_in_microusd(loop.spent)
+
+    def _lease(self) -> timedelta:
+        """Longer than a turn can possibly take, so that only a dead worker's lease runs out."""
+        d = self.deadlines
+        return timedelta(seconds=d.turn + max(d.first_token, d.gap) + d.tool + 15)
+
+
+class Turn(Iterator[TurnEvent | None]):
+    """The events of one turn as they happen; ``None`` means "nothing new, still at it".
+
+    Whoever reads may go away: ``close()`` plays the turn to its end, so that the answer is there
+    when they come back. It is a class and not a generator because closing a generator that was
+    never started runs nothing at all, and the turn would stay "running".
+    """
+
+    def __init__(self, parts: Answering, scope: Scope, text: str, begun: Begun) -> None:
+        self.id = begun.turn_id
+        self.scope = scope
+        self.outcome: Outcome | None = None
+        self._parts, self._text, self._begun = parts, text, begun
+        self._count = 0
+        self._said: list[str] = []
+        self._activity: list[dict[str, Any]] = []
+        self._inputs: dict[str, Any] = {}
+        self._playing = self._replay() if begun.replayed else self._play()
+
+    def __next__(self) -> TurnEvent | None:
+        return next(self._playing)
+
+    def finish(self) -> Outcome:
+        """Play whatever is left and tell how it ended."""
+        for _ in self._playing:
+            pass
+        if self.outcome is None:
+            raise RuntimeError("a turn was finished twice at once")
+        return self.outcome
+
+    def close(self) -> None:
+        if self.outcome is None:
+            self.finish()
+
+    def _play(self) -> Generator[TurnEvent | None]:
+        scope, parts = self.scope, self._parts
+        loop = TurnLoop(
+            scope, parts.team.build(scope, parts.report), self._opening(), parts.model, parts.limits
+        )
+        try:
+            yield self._numbered("turn_started", turn_id=self.id, session_id=scope.session_id)
+            failure = yield from self._answer(loop)
+            self._settle(loop, "failed" if failure else "completed", failure)
+        finally:
+            if self.outcome is None:  # thrown away half-way, by no fault of the model
+                self._settle(loop, "interrupted", None)
+        yield self._completed()
+
+    def _answer(self, loop: TurnLoop) -> Generator[TurnEvent | None, None, AgentappError | None]:
+        context = ToolContext(self.scope, self._parts.notes, self._parts.past_chats)
+        try:
+            for event in self._parts.driver.run(loop, context):
+                yield None if event is None else self._noted(event)
+        except TurnFailed as error:
+            return error
+        except Exception:
+            log.exception("turn %s failed in a way nobody thought of", self.id)
+            return TurnFailed("Something went wrong on our side while answering.")
+        return None
+
+    def _settle(self, loop: TurnLoop, status: Status, failure: AgentappError | None) -> None:
+        reply, usage = "".join(self._said), loop.usage
+        cost = self._parts.cost(loop)
+        outcome = Outcome(
+            status=status,
+            reply=reply,
+            agent=loop.answering,
+            title=self._begun.title,
+            usage=usage,
+            cost_usd=None if cost is None else cost / 1_000_000,
+            error_code=failure.code if failure else None,
+            error_message=str(failure) if failure else None,
+        )
+        settled = Settled(
+            status=status,
+            reply=reply,
+            agent=loop.answering,
+            stays_with=loop.stays_with if status == "completed" else "",
+            activity=tuple(self._activity),
+            input_tokens=usage.input_tokens,
+            output_tokens=usage.output_tokens,
+            model_calls=usage.model_calls,
+            cost_microusd=cost,
+            error_code=outcome.error_code,
+            error_message=outcome.error_message,
+        )
+        self.outcome = self._saved(outcome, settled)
+
+    def _saved(self, outcome: Outcome, settled: Settled) -> Outcome:
+        try:
+            if not self._parts.turns.settle(self.scope, self.id, settled):
+                log.warning("turn %s was no longer running when it ended: %s", self.id, outcome.status)
+        except AgentappError as error:
+            log.exception("turn %s could not be saved", self.id)
+            return replace(outcome, status="failed", error_code=error.code, error_message=str(error))
+        return outcome
+
+    def _replay(self) -> Generator[TurnEvent | None]:
+        """The same message with the same key again: the same turn, told once more."""
+        old = self._begun.replayed
+        if old is None:
+            raise RuntimeError("nothing to replay")
+        self.outcome = Outcome(
+            status=old.status,
+            reply=self._begun.reply,
+            agent=old.agent,
+            title=self._begun.title,
+            usage=Usage(old.input_tokens, old.output_tokens, old.model_calls),
+            cost_usd=old.cost_usd,
+            error_code=old.error_code,
+            error_message=old.error_message,
+        )
+        yield self._numbered("turn_started", turn_id=self.id, session_id=self.scope.session_id)
+        if self._begun.reply:
+            yield self._numbered("text", text=self._begun.reply)
+        yield self._completed()
+
+    def _opening(self) -> Opening:
+        return Opening(self._text, history(self._begun.history), self._begun.agent)
+
+    def _noted(self, event: Event) -> TurnEvent:
+        """Number the event, and keep of it what the settled turn will hold."""
+        data = dict(event.data)
+        match event.kind:
+            case "text":
+                data["text"] = storable(data["text"])
+                self._said.append(data["text"])
+            case "handed_over":
+                self._activity.append({"kind": "handed_over", **{k: data[k] for k in ("from", "to", "task")}})
+            case "tool_executing":
+                self._inputs[data["call_id"]] = data["input"]
+            case "tool_completed":
+                self._activity.append(_tool_activity(data, self._inputs.pop(data["call_id"], None)))
+        return self._numbered(event.kind, **data)
+
+    def _numbered(self, kind: str, **data: Any) -> TurnEvent:
+        self._count += 1
+        return TurnEvent(self._count, kind, data)
+
+    def _completed(self) -> TurnEvent:
+        end = self.outcome
+        if end is None:
+            raise RuntimeError("a turn is completed only after it was settled")
+        data = {
+            "turn_id": self.id,
+            "status": end.status,
+            "reply": end.reply,
+            "agent": end.agent,
+            "title": end.title,
+            "usage": usage_as_json(end.usage),
+            "cost_usd": end.cost_usd,
+        }
+        if end.error_code:
+            data["error"] = {"code": end.error_code, "message": end.error_message}
+        return self._numbered("turn_completed", **data)
+
+
+def history(said: tuple[tuple[str, str], ...]) -> tuple[Message, ...]:
+    """Earlier messages as a model wants them: the newest that fit, roles alternating, a user's first."""
+    room = HISTORY_CHARS
+    kept: list[Message] = []
+    for role, content in reversed(said):
+        room -= len(content)
+        if room < 0:
+            break
+        if kept and kept[-1].role == role:
+            kept[-1] = Message(kept[-1].role, (content, *kept[-1].texts))
+        else:
+            kept.append(Message("user" if role == "user" else "assistant", (content,)))
+    while kept and kept[-1].role == "assistant":
+        kept.pop()
+    return tuple(reversed(kept))
+
+
+def storable(text: str) -> str:
+    """A model may say anything; what no database or encoding can hold is replaced."""
+    clean = text.replace("\0", "\N{REPLACEMENT CHARACTER}")
+    return clean.encode("utf-8", "replace").decode("utf-8")
+
+
+def usage_as_json(usage: Usage) -> dict[str, int]:
+    return {
+        "input_tokens": usage.input_tokens,
+        "output_tokens": usage.output_tokens,
+        "model_calls": usage.model_calls,
+    }
+
+
+def _tool_activity(done: dict[str, Any], given: object) -> dict[str, Any]:
+    return {
+        "kind": "tool",
+        "name": done["name"],
+        "input": json.dumps(given, ensure_ascii=False, default=str)[:ACTIVITY_CHARS],
+        "output": done["output"][:ACTIVITY_CHARS],
+        "failed": done["failed"],
+    }

@@ -1,0 +1,117 @@
+"""How gunicorn serves agentapp, started by `agentapp serve` or as plain `gunicorn wsgi:app`."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import traceback
+from typing import Any
+
+from agentapp import listen
+from agentapp.errors import AgentappError
+
+try:
+    _listen = listen.load()
+except AgentappError as exc:
+    print(f"agentapp: {exc}", file=sys.stderr)
+    sys.exit(2)
+
+bind = [_listen.bind]
+worker_class = "gthread"
+workers = _listen.workers
+# A thread is busy for as long as it streams an answer. One that waits costs next to nothing, and
+# too few of them would let some people's slow answers keep everybody else's pages waiting.
+threads = _listen.threads
+worker_connections = threads + 1000  # the rest may be idle keep-alive connections
+
+# Only a worker whose main loop hangs is killed after this; how long an answer may take is the turn's
+# own deadline. It must also be enough to import everything on a slow machine.
+timeout = 60
+# Cut any shorter, a stopping worker would drop streams without writing down how their turns ended.
+graceful_timeout = _listen.stop_seconds
+keepalive = 5
+
+preload_app = False  # a connection opened before the fork would be shared by all workers
+# Heartbeats go to a file: on a disk that stalls they would be late, and the worker killed for it.
+worker_tmp_dir = "/dev/shm" if os.access("/dev/shm", os.W_OK | os.X_OK) else None  # noqa: S108
+# All masters of one user would share one socket, and commands would reach the wrong one.
+control_socket_disable = True
+
+# Whom to believe about a forwarded address or scheme is decided in one place, the application,
+# by AGENTAPP_TRUSTED_PROXIES. An empty list alone would still trust whoever comes by a Unix socket.
+forwarded_allow_ips = ""
+secure_scheme_headers: dict[str, str] = {}
+forwarder_headers = ""
+
+proc_name = "agentapp"
+errorlog = "-"
+loglevel = "warning"
+accesslog = None
+
+
+def on_starting(arbiter: Any) -> None:
+    """Try once what every worker will do, so that a mistake is told once and nothing is respawned.
+
+    It is tried in a child, so that the master itself opens nothing and imports nothing that its
+    workers would inherit.
+    """
+    child = os.fork()
+    if child == 0:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        code = _rehearse(arbiter)
+        sys.stderr.flush()
+        os._exit(code)
+    try:
+        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    except KeyboardInterrupt:
+        code = 130
+    if code:
+        sys.exit(code)
+
+
+def post_fork(arbiter: Any, worker: Any) -> None:
+    """Forget what reading this file imported: after SIGHUP a worker must not mix old modules with new."""
+    for name in [name for name in sys.modules if name.partition(".")[0] == "agentapp"]:
+        del sys.modules[name]
+
+
+def post_worker_init(worker: Any) -> None:
+    """A worker that comes later, after a crash or SIGHUP, may find another schema than the first did."""
+    from agentapp.errors import StartError, StorageUnavailable
+
+    try:
+        _require_schema(worker.wsgi)
+    except StorageUnavailable:
+        pass  # it may come back, and /readyz tells
+    except StartError as exc:
+        print(f"agentapp: {exc}", file=sys.stderr, flush=True)
+        sys.exit(3)  # gunicorn's WORKER_BOOT_ERROR: the whole server stops
+
+
+def _rehearse(arbiter: Any) -> int:
+    from agentapp import config
+    from agentapp.errors import StorageUnavailable
+    from agentapp.storage import schema
+
+    try:
+        for address in arbiter.cfg.bind:
+            schema.engine_for(config.load(bind=address).database_url)
+        _require_schema(arbiter.app.wsgi())
+    except StorageUnavailable as exc:
+        print(f"agentapp: starting anyway: {exc}", file=sys.stderr)
+    except AgentappError as exc:
+        print(f"agentapp: {exc}", file=sys.stderr)
+        return 2
+    except SystemExit as exc:
+        return exc.code if isinstance(exc.code, int) else 1  # wsgi.py has said why
+    except BaseException:
+        traceback.print_exc()
+        return 1
+    return 0
+
+
+def _require_schema(app: Any) -> None:
+    from agentapp.storage import schema
+
+    schema.require_current(app.extensions["agentapp"].settings.database_url)

@@ -1,0 +1,14 @@
+"""The application, for `gunicorn wsgi:app` (which finds gunicorn.conf.py by itself) or any other WSGI server."""
+
+from __future__ import annotations
+
+import sys
+
+from agentapp.app import create_app
+from agentapp.errors import AgentappError
+
+try:
+    app = create_app()
+except AgentappError as exc:
+    print(f"agentapp: {exc}", file=sys.stderr, flush=True)
+    sys.exit(4)  # gunicorn's APP_LOAD_ERROR: it stops instead of starting the worker again and again

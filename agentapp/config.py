@@ -41,7 +41,7 @@ class Settings:
 
 def load(environ: Mapping[str, str] | None = None, *, bind: str = "127.0.0.1:8000") -> Settings:
     """Read and check every variable. The first bad one is a `SettingError` that names it."""
-    env = _Reader(os.environ if environ is None else environ)
+    env = Reader(os.environ if environ is None else environ)
     instance = Path(env.text("AGENTAPP_INSTANCE", "instance")).absolute()
     api_key = env.text("ANTHROPIC_API_KEY", "") or None
     provider = env.choice("AGENTAPP_PROVIDER", "auto", ("auto", "anthropic", "demo"))
@@ -54,17 +54,17 @@ def load(environ: Mapping[str, str] | None = None, *, bind: str = "127.0.0.1:800
         database_url=_database_url(env, instance),
         secret_key=_secret_key(env, instance, bind),
         https=env.parsed("AGENTAPP_HTTPS", "0", _flag),
-        trusted_proxies=env.parsed("AGENTAPP_TRUSTED_PROXIES", "0", _whole(0, 10)),
+        trusted_proxies=env.parsed("AGENTAPP_TRUSTED_PROXIES", "0", whole(0, 10)),
         provider=provider,
         model=env.text("AGENTAPP_MODEL", "claude-sonnet-4-6"),
         anthropic_api_key=api_key,
         anthropic_base_url=env.text("ANTHROPIC_BASE_URL", "") or None,
         team=env.parsed("AGENTAPP_TEAM", "agentapp.agents.shipped:team", _dotted),
-        turn_deadline=env.parsed("AGENTAPP_TURN_DEADLINE", "120", _seconds),
-        first_token_deadline=env.parsed("AGENTAPP_FIRST_TOKEN_DEADLINE", "30", _seconds),
-        gap_deadline=env.parsed("AGENTAPP_GAP_DEADLINE", "15", _seconds),
-        tool_deadline=env.parsed("AGENTAPP_TOOL_DEADLINE", "5", _seconds),
-        turn_tokens=env.parsed("AGENTAPP_BUDGET_TURN_TOKENS", "50000", _whole(1_000, 100_000_000)),
+        turn_deadline=env.parsed("AGENTAPP_TURN_DEADLINE", "120", seconds),
+        first_token_deadline=env.parsed("AGENTAPP_FIRST_TOKEN_DEADLINE", "30", seconds),
+        gap_deadline=env.parsed("AGENTAPP_GAP_DEADLINE", "15", seconds),
+        tool_deadline=env.parsed("AGENTAPP_TOOL_DEADLINE", "5", seconds),
+        turn_tokens=env.parsed("AGENTAPP_BUDGET_TURN_TOKENS", "50000", whole(1_000, 100_000_000)),
         demo_delay=env.parsed("AGENTAPP_DEMO_DELAY", "0.02", _pause),
     )
 
@@ -94,7 +94,7 @@ def is_loopback(bind: str) -> bool:
         return False
 
 
-class _Reader:
+class Reader:
     def __init__(self, environ: Mapping[str, str]) -> None:
         self._environ = environ
 
@@ -115,15 +115,21 @@ class _Reader:
             raise SettingError(variable, f"{exc}; not {value!r}") from None
 
 
-def _database_url(env: _Reader, instance: Path) -> str:
+def _database_url(env: Reader, instance: Path) -> str:
     variable = "AGENTAPP_DATABASE_URL"
     url = env.text(variable, f"sqlite:///{instance / 'agentapp.sqlite3'}")
-    if url.startswith(("sqlite:///", "postgresql+psycopg://")) and url != "sqlite:///:memory:":
+    if url.startswith("postgresql+psycopg://") or _names_a_file(url):
         return url
     raise SettingError(variable, "must begin with 'postgresql+psycopg://' or 'sqlite:///' and name a file")
 
 
-def _secret_key(env: _Reader, instance: Path, bind: str) -> str:
+def _names_a_file(url: str) -> bool:
+    """An in-memory database would be another one in every worker."""
+    file = url.removeprefix("sqlite:///")
+    return file not in ("", url) and not file.startswith((":memory:", "file:", "?"))
+
+
+def _secret_key(env: Reader, instance: Path, bind: str) -> str:
     variable = "AGENTAPP_SECRET_KEY"
     secret = env.text(variable, "")
     if secret:
@@ -164,7 +170,7 @@ def _flag(value: str) -> bool:
     return value == "1"
 
 
-def _whole(low: int, high: int) -> Callable[[str], int]:
+def whole(low: int, high: int) -> Callable[[str], int]:
     def parse(value: str) -> int:
         if not value.isascii() or not value.isdigit() or not low <= int(value) <= high:
             raise ValueError(f"must be a whole number from {low} to {high}")
@@ -183,7 +189,7 @@ def _number(value: str, low: float, high: float) -> float:
     return number
 
 
-def _seconds(value: str) -> float:
+def seconds(value: str) -> float:
     return _number(value, 0.1, 3600)
 
 

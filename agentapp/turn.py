@@ -171,9 +171,10 @@ class Turn(Iterator[TurnEvent | None]):
         try:
             if not self._parts.turns.settle(self.scope, self.id, settled):
                 log.warning("turn %s was no longer running when it ended: %s", self.id, outcome.status)
-        except AgentappError as error:
+        except Exception as error:
             log.exception("turn %s could not be saved", self.id)
-            return replace(outcome, status="failed", error_code=error.code, error_message=str(error))
+            ours = error if isinstance(error, AgentappError) else TurnFailed("The answer could not be saved.")
+            return replace(outcome, status="failed", error_code=ours.code, error_message=str(ours))
         return outcome
 
     def _replay(self) -> Generator[TurnEvent | None]:
@@ -207,7 +208,9 @@ class Turn(Iterator[TurnEvent | None]):
                 data["text"] = storable(data["text"])
                 self._said.append(data["text"])
             case "handed_over":
-                self._activity.append({"kind": "handed_over", **{k: data[k] for k in ("from", "to", "task")}})
+                self._activity.append(
+                    {"kind": "handed_over", **{k: storable(data[k]) for k in ("from", "to", "task")}}
+                )
             case "tool_executing":
                 self._inputs[data["call_id"]] = data["input"]
             case "tool_completed":
@@ -222,7 +225,7 @@ class Turn(Iterator[TurnEvent | None]):
         end = self.outcome
         if end is None:
             raise RuntimeError("a turn is completed only after it was settled")
-        data = {
+        data: dict[str, Any] = {
             "turn_id": self.id,
             "status": end.status,
             "reply": end.reply,
@@ -271,7 +274,7 @@ def _tool_activity(done: dict[str, Any], given: object) -> dict[str, Any]:
     return {
         "kind": "tool",
         "name": done["name"],
-        "input": json.dumps(given, ensure_ascii=False, default=str)[:ACTIVITY_CHARS],
+        "input": storable(json.dumps(given, ensure_ascii=False, default=str))[:ACTIVITY_CHARS],
         "output": done["output"][:ACTIVITY_CHARS],
         "failed": done["failed"],
     }

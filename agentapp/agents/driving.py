@@ -58,7 +58,7 @@ def text_event(text: str) -> Event:
 
 
 def in_own_thread(run: Callable[[], object], name: str) -> Future[object]:
-    """Run a job on a thread made for it. A pool is shared state: one session's hanging tools could fill it."""
+    """Run a job on a thread made for it. A pool is shared state: one session's hung tools could fill it."""
     job: Future[object] = Future()
     job.set_running_or_notify_cancel()
 

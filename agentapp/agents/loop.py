@@ -123,7 +123,7 @@ class TurnLoop:
         if agent is self.crew.front:
             return (yield from self._hand_over(agent, moves[0], results))
         summary = _text_in(moves[0].input, "summary")
-        return (yield from self._hand_back(agent, f"[Handed back by {agent.name}] {summary}", failed=False))
+        return (yield from self._hand_back(agent, summary, failed=False))
 
     def _run_tools(
         self, agent: LiveAgent, calls: tuple[ToolCall, ...]
@@ -164,9 +164,10 @@ class TurnLoop:
         yield from self._started(specialist)
         return specialist
 
-    def _hand_back(self, specialist: LiveAgent, note: str, *, failed: bool) -> Steps:
+    def _hand_back(self, specialist: LiveAgent, summary: str, *, failed: bool) -> Steps:
         """To the front agent, which goes on from where it handed over or, if it was not asked yet, begins."""
         front = self.crew.front
+        note = f"[Handed back by {specialist.name}] {summary}"
         specialist.reset()
         if self._left_open is None:
             self._brief(front, note)
@@ -176,7 +177,7 @@ class TurnLoop:
             back = ToolResult(call.id, note, is_error=failed)
             front.hear(self.scope, Message("user", results=(*results, back)))
         yield _emit("agent_completed", agent=specialist.name)
-        yield _handed_over(specialist, front, note, {})
+        yield _handed_over(specialist, front, summary, {})
         yield from self._started(front)
         return front
 
@@ -184,8 +185,7 @@ class TurnLoop:
         """A specialist that cannot answer is no reason to give up, unless part of its answer was shown."""
         if agent is self.crew.front or error.said_something:
             raise error
-        note = f"[Handed back by {agent.name}] It could not answer: {error}"
-        return (yield from self._hand_back(agent, note, failed=True))
+        return (yield from self._hand_back(agent, f"It could not answer: {error}", failed=True))
 
     def _brief(self, agent: LiveAgent, note: str = "") -> None:
         texts = (self.opening.text, note) if note else (self.opening.text,)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from sqlalchemy import Connection, Engine, create_engine, event, exc
+from sqlalchemy import Connection, Engine, create_engine, event, exc, text
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
 from agentapp.errors import StorageUnavailable
@@ -61,6 +61,11 @@ class Database:
         """Give the bound scope's connection back: at the end of every binding, and before a model talks."""
         if self._readers.registry.has():
             self._readers.remove()
+
+    def ping(self) -> None:
+        """Raises `StorageUnavailable` unless the database answers."""
+        with self.reading() as db:
+            db.execute(text("SELECT 1"))
 
     def open_readers(self) -> int:
         """How many request-scoped sessions are alive: what a leak would make grow."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta
+from typing import Any
 
-from sqlalchemy import func, select, update
+from sqlalchemy import CursorResult, func, select, update
 from sqlalchemy.orm import Session
 
 from agentapp.errors import IdempotencyMismatch, NotFound, TurnInProgress
@@ -38,26 +39,20 @@ class Turns:
             db.add(turn)
             db.flush()
             db.add(_message(db, scope, turn.id, "user", text, now))
-            chat.updated_at = now
-            if chat.title == UNTITLED:
-                chat.title = title_of(text)
-            return Begun(turn.id, chat.agent, history, chat.title)
+            title = title_of(text) if chat.title == UNTITLED else chat.title
+            db.execute(update(ChatSession).where(this_session(scope)).values(title=title, updated_at=now))
+            return Begun(turn.id, chat.agent, history, title)
 
     def settle(self, scope: Scope, turn_id: str, end: Settled) -> bool:
         """Write how the turn ended. False if it is running no more: settled elsewhere, or deleted."""
         now = utc_now()
         running = (in_session(scope, Turn), Turn.id == turn_id, Turn.status == "running")
         with self._db.writing() as db:
-            turn = db.scalar(select(Turn).where(*running).with_for_update())
-            if turn is None:
+            settled = db.execute(update(Turn).where(*running).values(ended_at=now, **_columns(end)))
+            if not isinstance(settled, CursorResult) or settled.rowcount != 1:
                 return False
-            turn.status, turn.agent, turn.activity = end.status, end.agent, list(end.activity)
-            turn.error_code, turn.error_message = end.error_code, end.error_message
-            turn.input_tokens, turn.output_tokens = end.input_tokens, end.output_tokens
-            turn.model_calls, turn.cost_microusd = end.model_calls, end.cost_microusd
-            turn.ended_at = now
-            chat = _locked_chat(db, scope)
-            chat.agent, chat.updated_at = end.stays_with, now
+            moved = {"agent": end.stays_with, "updated_at": now}
+            db.execute(update(ChatSession).where(this_session(scope)).values(**moved))
             if end.reply:
                 db.add(_message(db, scope, turn_id, "assistant", end.reply, now))
             return True
@@ -67,6 +62,20 @@ def title_of(text: str) -> str:
     """A chat is called after its first message until somebody renames it."""
     line = " ".join(text.split())
     return line if len(line) <= TITLE_CHARS else line[: TITLE_CHARS - 1].rstrip() + "…"
+
+
+def _columns(end: Settled) -> dict[str, Any]:
+    return {
+        "status": end.status,
+        "agent": end.agent,
+        "activity": list(end.activity),
+        "input_tokens": end.input_tokens,
+        "output_tokens": end.output_tokens,
+        "model_calls": end.model_calls,
+        "cost_microusd": end.cost_microusd,
+        "error_code": end.error_code,
+        "error_message": end.error_message,
+    }
 
 
 def _locked_chat(db: Session, scope: Scope) -> ChatSession:

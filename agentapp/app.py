@@ -1,0 +1,91 @@
+"""The factory: the only place where the parts are put together."""
+
+from __future__ import annotations
+
+import importlib
+
+from flask import Flask
+from werkzeug.middleware.proxy_fix import ProxyFix
+
+from agentapp import config, web
+from agentapp.agents.driving import Deadlines
+from agentapp.agents.loop import Limits
+from agentapp.agents.provider import Provider
+from agentapp.agents.team import Team
+from agentapp.agents.threaded import ThreadedDriver
+from agentapp.config import Settings
+from agentapp.errors import SettingError
+from agentapp.isolation import ThreadBinder
+from agentapp.storage.accounts import Accounts
+from agentapp.storage.chats import Chats
+from agentapp.storage.db import Database
+from agentapp.storage.notes import Notes
+from agentapp.storage.turns import Turns
+from agentapp.telemetry import Violations
+from agentapp.turn import Answering
+from agentapp.web.parts import Parts
+
+
+def create_app(settings: Settings | None = None, team: Team | None = None) -> Flask:
+    """An app of its own, with nothing opened yet: no connection exists before the first request."""
+    settings = settings or config.load()
+    app = Flask("agentapp", template_folder="web/templates", static_folder="web/static")
+    app.secret_key = settings.secret_key
+    app.extensions["agentapp"] = make_parts(settings, team or load_team(settings.team))
+    web.init_app(app)
+    if settings.trusted_proxies:
+        hops = settings.trusted_proxies
+        app.wsgi_app = ProxyFix(app.wsgi_app, x_for=hops, x_proto=hops, x_host=hops)  # type: ignore[method-assign]
+    return app
+
+
+def make_parts(settings: Settings, team: Team) -> Parts:
+    violations = Violations()
+    binder = ThreadBinder(violations.left_bound)
+    db = Database(settings.database_url, binder)
+    chats = Chats(db)
+    deadlines = Deadlines(
+        turn=settings.turn_deadline,
+        first_token=settings.first_token_deadline,
+        gap=settings.gap_deadline,
+        tool=settings.tool_deadline,
+    )
+    answering = Answering(
+        turns=Turns(db),
+        team=team,
+        driver=ThreadedDriver(make_provider(settings), binder, deadlines),
+        model=settings.model,
+        limits=Limits(tokens=settings.turn_tokens),
+        deadlines=deadlines,
+        notes=Notes(db),
+        past_chats=chats,
+        report=violations.foreign_scope,
+        free_of_charge=settings.provider == "demo",
+    )
+    return Parts(settings, binder, db, Accounts(db), chats, answering, violations)
+
+
+def make_provider(settings: Settings) -> Provider:
+    if settings.provider == "demo":
+        from agentapp.agents.demo import DemoProvider
+
+        return DemoProvider(settings.demo_delay)
+    # Imported only when it is used: the SDK takes most of a second to import.
+    from agentapp.agents.anthropic import AnthropicProvider
+    from agentapp.agents.retrying import Retrying
+
+    return Retrying(AnthropicProvider(settings.anthropic_api_key or "", settings.anthropic_base_url))
+
+
+def load_team(where: str) -> Team:
+    """The `Team` that ``package.module:name`` points to."""
+    module_name, _, name = where.partition(":")
+    try:
+        found = getattr(importlib.import_module(module_name), name)
+    except (ImportError, AttributeError) as exc:
+        raise SettingError("AGENTAPP_TEAM", f"cannot load {where!r}: {exc}") from exc
+    if not isinstance(found, Team):
+        raise SettingError(
+            "AGENTAPP_TEAM", f"{where!r} is a {type(found).__name__}, not an agentapp.agents.Team"
+        )
+    return found

@@ -1,0 +1,175 @@
+"""The `agentapp` command. Each command parses, calls and echoes."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import cast, get_args
+
+import click
+
+from agentapp import __version__, config, listen, migrate, shipped
+from agentapp.errors import AgentappError, BadRequest, SettingError, StartError
+from agentapp.isolation import RequestScope, ThreadBinder
+from agentapp.storage import schema
+from agentapp.storage.accounts import Accounts
+from agentapp.storage.db import Database
+from agentapp.storage.values import Role
+
+
+class _PlainErrors(click.Group):
+    """Whatever we raise on purpose is one line for the person at the terminal, never a traceback."""
+
+    def invoke(self, ctx: click.Context) -> object:
+        try:
+            return super().invoke(ctx)
+        except AgentappError as exc:
+            click.echo(f"agentapp: {exc}", err=True)
+            ctx.exit(2 if isinstance(exc, SettingError | StartError) else 1)
+
+
+@click.group(cls=_PlainErrors)
+@click.version_option(__version__, prog_name="agentapp", message="%(prog)s %(version)s")
+def main() -> None:
+    """A multi-user chat-agent server."""
+
+
+@main.command()
+@click.option("--bind", metavar="HOST:PORT", help="Where to listen. [AGENTAPP_BIND, 127.0.0.1:8000]")
+@click.option("--workers", metavar="N", help="Processes. [AGENTAPP_WORKERS, 2]")
+@click.option("--threads", metavar="N", help="Threads in each process. [AGENTAPP_THREADS, 256]")
+def serve(bind: str | None, workers: str | None, threads: str | None) -> None:
+    """Bring the database up to date, then serve."""
+    where = listen.load(options={"bind": bind, "workers": workers, "threads": threads})
+    settings = config.load(bind=where.bind)
+    # First of all the port: if another server has it, its database must not change under it.
+    listen.check_free(where.bind)
+    _upgrade(settings)
+    url = listen.url_of(where.bind, https=settings.https)
+    model = "demo model" if settings.provider == "demo" else settings.model
+    click.echo(f"agentapp {__version__} on {url} ({model})")
+    with _accounts(settings) as accounts:
+        token = accounts.new_setup_token()
+    if token:
+        click.echo(f"Make the first account: {url}/setup?token={token}")
+    _become_gunicorn(where)
+
+
+@main.group()
+def db() -> None:
+    """The database's schema."""
+
+
+@db.command()
+def upgrade() -> None:
+    """Bring the database up to date. Does nothing if it is already."""
+    _upgrade(config.load())
+    click.echo(f"the database is at revision {schema.HEAD}")
+
+
+@main.group()
+def user() -> None:
+    """Accounts."""
+
+
+_password_stdin = click.option(
+    "--password-stdin", is_flag=True, required=True, help="Read the password from the first line of stdin."
+)
+
+
+@user.command()
+@click.argument("name")
+@click.option("--tenant", default="default", show_default=True, help="The organisation; made if new.")
+@click.option(
+    "--role", type=click.Choice(["member", "admin", "operator"]), default="member", show_default=True
+)
+@_password_stdin
+def add(name: str, tenant: str, role: str, password_stdin: bool) -> None:
+    """Make an account."""
+    password = _read_password()
+    with _accounts(config.load()) as accounts:
+        made = accounts.add(name, password, tenant=tenant, role=cast(Role, role))
+    click.echo(f"added {made.name} to {made.tenant} as {made.role}")
+
+
+@user.command(name="list")
+@click.option("--json", "as_json", is_flag=True, help="For scripts.")
+def list_users(as_json: bool) -> None:
+    """Show all accounts."""
+    with _accounts(config.load()) as accounts:
+        users = accounts.all()
+    if as_json:
+        shown = [{"name": u.name, "tenant": u.tenant, "role": u.role, "disabled": u.disabled} for u in users]
+        click.echo(json.dumps(shown, indent=2))
+        return
+    for u in users:
+        click.echo("\t".join([u.name, u.tenant, u.role] + ["disabled"] * u.disabled))
+
+
+@user.command()
+@click.argument("name")
+def disable(name: str) -> None:
+    """Lock an account and end its logins. Its data stays."""
+    with _accounts(config.load()) as accounts:
+        accounts.disable(name)
+    click.echo(f"disabled {name}")
+
+
+@user.command()
+@click.argument("name")
+def enable(name: str) -> None:
+    """Unlock an account."""
+    with _accounts(config.load()) as accounts:
+        accounts.enable(name)
+    click.echo(f"enabled {name}")
+
+
+@user.command()
+@click.argument("name")
+@_password_stdin
+def set_password(name: str, password_stdin: bool) -> None:
+    """Give an account a new password and end its logins."""
+    password = _read_password()
+    with _accounts(config.load()) as accounts:
+        accounts.set_password(name, password)
+    click.echo(f"changed the password of {name}")
+
+
+def _upgrade(settings: config.Settings) -> None:
+    if settings.database_url.startswith(f"sqlite:///{settings.instance}/"):
+        config.prepare_instance(settings.instance)
+    migrate.upgrade(settings.database_url)
+
+
+@contextmanager
+def _accounts(settings: config.Settings) -> Iterator[Accounts]:
+    schema.require_current(settings.database_url)
+    binder = ThreadBinder()
+    database = Database(settings.database_url, binder)
+    try:
+        with binder.bound(RequestScope(request_id="cli")):
+            yield Accounts(database)
+    finally:
+        database.engine.dispose()
+
+
+def _read_password() -> str:
+    """One line, of which only the line end is dropped: a password may begin or end with a space."""
+    line = sys.stdin.buffer.readline() if sys.stdin else b""  # None when it was closed before we started
+    try:
+        password = line.decode().removesuffix("\n").removesuffix("\r")
+    except UnicodeDecodeError:
+        raise BadRequest("The password on standard input is not UTF-8 text.") from None
+    if not password:
+        raise BadRequest("There is no password on standard input.")
+    return password
+
+
+def _become_gunicorn(where: listen.Listen) -> None:
+    """The same process from now on, so that whoever started us can stop it; nothing open is taken along."""
+    sys.stdout.flush()
+    command = [sys.executable, "-m", "gunicorn", "-c", str(shipped.gunicorn_config())]
+    os.execve(sys.executable, [*command, "agentapp.app:create_app()"], {**os.environ, **where.environ()})  # noqa: S606

@@ -1,0 +1,136 @@
+"""Is the database's schema the one this code was written for, and the lock under which it is changed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from sqlalchemy import Connection, Engine, exc, inspect, text
+
+from agentapp.errors import SettingError, StartError, StorageUnavailable
+from agentapp.storage.db import make_engine
+
+# The newest file in migrations/versions. Written down, so that a worker need not load alembic to
+# compare; a test keeps it true. Revisions are numbered, so an older one sorts before a newer one.
+HEAD = "0001"
+
+MISSING = "the database has no tables yet: run `agentapp db upgrade`"
+
+# Whoever migrates PostgreSQL holds this lock. Any number will do, as long as nobody changes it.
+_LOCK = 4_201_973_865_170_112
+_LOCK_SECONDS = 120
+
+
+def engine_for(url: str) -> Engine:
+    """An engine that has opened nothing yet. A URL that cannot be used is a `SettingError`."""
+    variable = "AGENTAPP_DATABASE_URL"
+    try:
+        return make_engine(url)
+    except ModuleNotFoundError as error:
+        raise SettingError(variable, f"needs {error.name}: pip install 'agentapp[postgres]'") from error
+    except (exc.ArgumentError, ValueError) as error:
+        raise SettingError(variable, "is not a database URL") from error
+
+
+def require_current(url: str) -> None:
+    """A `StartError` that says what to do, unless the schema is the one this code needs."""
+    engine = engine_for(url)
+    try:
+        problem = schema_problem(engine)
+    finally:
+        engine.dispose()
+    if problem:
+        raise StartError(problem)
+
+
+def schema_problem(engine: Engine) -> str | None:
+    """What is wrong with the schema and what to do about it; None if it is the one this code needs."""
+    if _has_no_file(engine):
+        return MISSING  # connecting would make an empty one
+    try:
+        with engine.connect() as connection:
+            found = _revisions(connection)
+    except exc.DBAPIError as error:
+        raise StorageUnavailable(f"cannot use the database: {_first_line(error)}") from error
+    return _problem(found)
+
+
+@contextmanager
+def migrating(url: str) -> Iterator[Connection]:
+    """One transaction to change the schema in. Whoever comes second waits, then finds it changed."""
+    engine = engine_for(url)
+    try:
+        with engine.connect().execution_options(agentapp_writes=True) as connection:
+            _prepare_sqlite(connection)
+            with connection.begin():
+                _lock_postgresql(connection)
+                _refuse_newer(_revisions(connection))
+                yield connection
+                _check_references(connection)
+    except exc.DBAPIError as error:
+        raise StartError(f"cannot migrate the database: {_first_line(error)}") from error
+    finally:
+        engine.dispose()
+
+
+def _has_no_file(engine: Engine) -> bool:
+    file = engine.url.database
+    return engine.dialect.name == "sqlite" and (not file or not Path(file).exists())
+
+
+def _revisions(connection: Connection) -> list[str]:
+    if not inspect(connection).has_table("alembic_version"):
+        return []
+    return list(connection.scalars(text("SELECT version_num FROM alembic_version")))
+
+
+def _problem(found: list[str]) -> str | None:
+    if found == [HEAD]:
+        return None
+    if not found:
+        return MISSING
+    if max(found) > HEAD:
+        return (
+            f"the database is at revision {max(found)}, made by a newer agentapp than this one, "
+            f"which knows {HEAD}: update agentapp, then run `agentapp db upgrade`"
+        )
+    return (
+        f"the database is at revision {', '.join(found)} and this agentapp needs {HEAD}: "
+        "run `agentapp db upgrade`"
+    )
+
+
+def _refuse_newer(found: list[str]) -> None:
+    if found and max(found) > HEAD:
+        raise StartError(_problem(found))
+
+
+def _prepare_sqlite(connection: Connection) -> None:
+    """Settings that SQLite takes only outside a transaction, on a connection that is thrown away after."""
+    if connection.dialect.name != "sqlite":
+        return
+    cursor = connection.connection.cursor()
+    # To alter a table SQLite copies it and drops the old one, and dropping deletes what refers to it.
+    cursor.execute("PRAGMA foreign_keys = OFF")
+    cursor.execute(f"PRAGMA busy_timeout = {_LOCK_SECONDS * 1000}")
+    cursor.close()
+
+
+def _lock_postgresql(connection: Connection) -> None:
+    if connection.dialect.name == "postgresql":
+        connection.execute(text(f"SET LOCAL lock_timeout = '{_LOCK_SECONDS}s'"))
+        connection.execute(text(f"SELECT pg_advisory_xact_lock({_LOCK})"))
+
+
+def _check_references(connection: Connection) -> None:
+    if connection.dialect.name != "sqlite":
+        return
+    broken = connection.exec_driver_sql("PRAGMA foreign_key_check").first()
+    if broken is not None:
+        raise StartError(f"cannot migrate the database: a row of {broken[0]} would refer to nothing")
+
+
+def _first_line(error: exc.DBAPIError) -> str:
+    lines = str(error.orig).strip().splitlines()
+    return lines[0] if lines else type(error.orig).__name__

@@ -1,0 +1,75 @@
+"""The one pair of hooks that opens a request's scope and closes everything that was opened under it."""
+
+from __future__ import annotations
+
+import logging
+from contextlib import ExitStack
+
+from flask import Flask, g, request
+
+from agentapp.errors import LoginRequired
+from agentapp.isolation import RequestScope, Scope, UserScope
+from agentapp.storage.values import User, new_id
+from agentapp.web.auth import signed_in_user
+from agentapp.web.parts import parts
+
+# What is the same for everybody needs no login row: it answers even while the database is away.
+FOR_EVERYBODY = frozenset({"static", "health.livez", "health.readyz"})
+
+log = logging.getLogger(__name__)
+
+
+def init_app(app: Flask) -> None:
+    app.before_request(open_scope)
+    app.teardown_request(close_scope)
+
+
+def open_scope() -> None:
+    """Clear what an earlier request may have left on this thread, then bind this request's scope."""
+    p = parts()
+    p.binder.sweep()
+    g.stack = stack = ExitStack()
+    g.scope = stack.enter_context(p.binder.bound(RequestScope(request_id=new_id())))
+    if request.endpoint in FOR_EVERYBODY:
+        return
+    user = signed_in_user()
+    if user is not None:
+        g.user = user
+        g.scope = stack.enter_context(p.binder.bound(_scope_of(user, g.scope.request_id)))
+
+
+def close_scope(error: BaseException | None = None) -> None:
+    """Every clean-up runs even if another fails; none of them may spoil the answer that was made already."""
+    stack: ExitStack | None = g.pop("stack", None)
+    if stack is None:
+        return
+    try:
+        stack.close()
+    except Exception:
+        log.exception("a clean-up failed at the end of a request")
+
+
+def request_id() -> str:
+    scope: RequestScope | None = g.get("scope")
+    return scope.request_id if scope is not None else "-"
+
+
+def user_scope() -> UserScope:
+    scope = g.scope
+    if not isinstance(scope, UserScope):
+        raise LoginRequired("Sign in first.")
+    return scope
+
+
+def chat_scope() -> Scope:
+    """The scope of a request about one chat. Whether that chat is the user's, the query decides."""
+    scope = user_scope()
+    if not isinstance(scope, Scope):
+        raise RuntimeError("this route has no session_id")
+    return scope
+
+
+def _scope_of(user: User, request_id: str) -> UserScope:
+    scope = UserScope(request_id=request_id, tenant_id=user.tenant_id, user_id=user.id)
+    session_id = (request.view_args or {}).get("session_id")
+    return scope if session_id is None else scope.within(session_id)

@@ -1,0 +1,261 @@
+"""A reply's Markdown as safe HTML: parse, colour the code, then let only an allow-list through.
+
+Replies are written by a model and may quote anybody, so every step has a bound: whatever does not fit is shown
+as it was written, escaped, instead of being refused or cut.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from html import escape
+from itertools import takewhile
+from typing import Final
+
+import nh3
+from markdown_it import MarkdownIt
+from markdown_it.common.utils import unescapeAll
+from markdown_it.rules_block import StateBlock, table
+from markdown_it.rules_core import StateCore
+from markdown_it.token import Token
+from markupsafe import Markup
+from pygments import format as formatted
+from pygments.formatters.html import HtmlFormatter
+from pygments.lexers import get_lexer_by_name
+from pygments.token import STANDARD_TYPES
+
+MAX_CHARS: Final = 50_000
+MAX_DEPTH: Final = 80  # below markdown-it's own 100, where it would silently drop what is deeper
+MAX_HIGHLIGHTED: Final = 20_000  # characters of code coloured in one reply
+MAX_SECONDS: Final = 0.25  # for colouring: some lexers look ahead again at every token
+LEXER_COST: Final = 200  # what starting one lexer costs, in characters
+MAX_CELLS: Final = 10_000  # cells of all tables in one reply
+MAX_BRACKET_WORK: Final = 20_000_000  # see _Bounds.allows_inline
+
+TAGS: Final = frozenset(
+    "a blockquote br code del div em h3 h4 h5 h6 hr li ol p pre s span strong table tbody td th thead tr ul".split()
+)
+CODE_CLASSES: Final = frozenset(f"tok-{short}" for short in STANDARD_TYPES.values() if short)
+URL_SCHEMES: Final = frozenset({"http", "https", "mailto"})
+LINK_REL: Final = "noopener noreferrer nofollow"
+
+# Only languages people ask about: looking up any other name makes Pygments search every installed plugin, and
+# its rarer lexers have patterns that take exponential time.
+LANGUAGES: Final = frozenset(
+    "bash c c++ c# cpp cs css diff docker dockerfile go golang html http ini java javascript js json jsx kotlin "
+    "lua make makefile nginx php powershell py py3 python python3 pycon r rb ruby rs rust scala sh shell sql "
+    "swift toml ts tsx typescript xml yaml yml zsh".split()
+)
+
+_LINK = re.compile(r"(?:https?://|mailto:)[^\s]", re.IGNORECASE)
+_BARE_URL = re.compile(r"""https?://[^\s<>"'`]+""", re.IGNORECASE)
+_DELIMITER_ROW = re.compile(r"[ \t|:-]+")
+_LANGUAGE = re.compile(r"[\w+#.-]{1,24}")
+_ALIGNED = re.compile(r"text-align:(center|right)")
+
+
+def render(text: str, *, clock: Callable[[], float] = time.monotonic) -> Markup:
+    """The reply as HTML that is safe to put into a page. Never raises for any text, never takes long."""
+    text = _storable(text)
+    if len(text) > MAX_CHARS:
+        return _plain(text)
+    bounds = _Bounds(clock)
+    parser = _parser(bounds)
+    tokens = parser.parse(text)
+    if any(token.level > MAX_DEPTH for token in tokens):
+        return _plain(text)
+    tokens = list(_fitted(tokens, bounds))
+    return _sanitised(parser.renderer.render(tokens, parser.options, {}))
+
+
+@dataclass
+class _Bounds:
+    """What one reply may still spend. It lives as long as one call of render."""
+
+    clock: Callable[[], float]
+    highlighted: int = MAX_HIGHLIGHTED
+    seconds: float = MAX_SECONDS
+    cells: int = MAX_CELLS
+    bracket_work: int = MAX_BRACKET_WORK
+
+    def allows_highlighting(self, code: str) -> bool:
+        self.highlighted -= len(code) + LEXER_COST
+        return self.highlighted >= 0 and self.seconds > 0
+
+    def allows_table(self, columns: int, rows: int) -> bool:
+        self.cells -= columns * rows
+        return self.cells >= 0
+
+    def allows_inline(self, content: str) -> bool:
+        # An unclosed bracket makes the parser look through the rest of its paragraph, every time.
+        self.bracket_work -= content.count("[") * len(content)
+        return self.bracket_work >= 0
+
+
+def _parser(bounds: _Bounds) -> MarkdownIt:
+    """A parser for one reply. It keeps its rules in lists that anybody may change, so none is shared."""
+    parser = MarkdownIt("js-default", {"html": False, "linkify": False, "typographer": False})
+
+    def bounded_inline(state: StateCore) -> None:
+        for token in state.tokens:
+            if token.type == "inline":
+                token.children = []
+                if bounds.allows_inline(token.content):
+                    state.md.inline.parse(token.content, state.md, state.env, token.children)
+                else:
+                    token.children.append(_text(token.content))
+
+    def bounded_table(state: StateBlock, start: int, end: int, silent: bool) -> bool:
+        if bounds.cells < 0 or start + 2 > end or not _DELIMITER_ROW.fullmatch(_line(state, start + 1)):
+            return False
+        if not silent:
+            rows = sum(1 for _ in takewhile(lambda at: not state.isEmpty(at), range(start, end)))
+            if not bounds.allows_table(_line(state, start + 1).count("|") + 1, rows):
+                return False
+        return table(state, start, end, silent)
+
+    parser.core.ruler.at("inline", bounded_inline)
+    parser.block.ruler.at("table", bounded_table, {"alt": ["paragraph", "reference"]})
+    return parser
+
+
+def _line(state: StateBlock, number: int) -> str:
+    return state.src[state.bMarks[number] + state.tShift[number] : state.eMarks[number]]
+
+
+def _fitted(tokens: Iterable[Token], bounds: _Bounds) -> Iterator[Token]:
+    """The tokens as a message shows them: it has a heading of its own, wide things scroll by themselves."""
+    for token in tokens:
+        match token.type:
+            case "heading_open" | "heading_close":
+                token.tag = f"h{min(6, int(token.tag[1]) + 2)}"
+                yield token
+            case "inline":
+                token.children = list(_linked(token.children or ()))
+                yield token
+            case "fence" | "code_block":
+                yield _html(_code(token.info, token.content, bounds))
+            case "table_open":
+                yield _html('<div class="table">')
+                yield token
+            case "table_close":
+                yield token
+                yield _html("</div>")
+            case "th_open" | "td_open":
+                aligned = _ALIGNED.fullmatch(str(token.attrs.pop("style", "")))
+                if aligned:
+                    token.attrs["class"] = aligned[1]
+                yield token
+            case _:
+                yield token
+
+
+def _linked(children: Iterable[Token]) -> Iterator[Token]:
+    """Links that lead outside and nothing else; an image is a link to it, for loading it would tell on the reader."""
+    inside = hidden = False
+    for token in children:
+        match token.type:
+            case "link_open":
+                inside = True
+                token.hidden = hidden = not _LINK.match(str(token.attrs.get("href", "")))
+                yield token
+            case "link_close":
+                token.hidden, inside = hidden, False
+                yield token
+            case "image":
+                source = str(token.attrs.get("src", ""))
+                label = _words(token) or source
+                yield from [_text(label)] if inside or not _LINK.match(source) else _link(source, label)
+            case "text" if not inside:
+                yield from _with_bare_urls(token.content)
+            case _:
+                yield token
+
+
+def _with_bare_urls(text: str) -> Iterator[Token]:
+    done = 0
+    for found in _BARE_URL.finditer(text):
+        url = found[0].rstrip(".,:;!?*_~")
+        if url.endswith(")") and "(" not in url:
+            url = url.rstrip(").,:;!?*_~")
+        if _LINK.match(url):
+            yield _text(text[done : found.start()])
+            yield from _link(url, url)
+            done = found.start() + len(url)
+    yield _text(text[done:])
+
+
+def _link(href: str, label: str) -> Iterator[Token]:
+    yield Token("link_open", "a", 1, attrs={"href": href})
+    yield _text(label)
+    yield Token("link_close", "a", -1)
+
+
+def _words(image: Token) -> str:
+    return "".join(child.content for child in image.children or ()).strip()
+
+
+def _text(content: str) -> Token:
+    return Token("text", "", 0, content=content)
+
+
+def _html(content: str) -> Token:
+    return Token("html_block", "", 0, content=content)
+
+
+def _code(info: str, code: str, bounds: _Bounds) -> str:
+    """A block of code under its language; the script puts the copy button into the head."""
+    named = _LANGUAGE.match(unescapeAll(info).strip())
+    language = named[0] if named else ""
+    body = _coloured(language.lower(), code, bounds) or escape(code, quote=False)
+    # Focusable, because a long line is scrolled to by keyboard.
+    return (
+        f'<div class="code"><div class="code-head"><span class="code-lang">{escape(language or "text")}</span></div>'
+        f'<pre tabindex="0"><code>{body}</code></pre></div>\n'
+    )
+
+
+def _coloured(language: str, code: str, bounds: _Bounds) -> str | None:
+    if language not in LANGUAGES or not bounds.allows_highlighting(code):
+        return None
+    started, left = bounds.clock(), bounds.seconds
+    found = []
+    for token in get_lexer_by_name(language, stripnl=False).get_tokens(code):
+        bounds.seconds = left - (bounds.clock() - started)
+        if bounds.seconds <= 0:
+            return None
+        found.append(token)
+    return formatted(found, HtmlFormatter(nowrap=True, classprefix="tok-"))
+
+
+def _sanitised(html: str) -> Markup:
+    safe = nh3.clean(
+        html,
+        tags=set(TAGS),
+        clean_content_tags=set(),
+        attributes={"a": {"href", "title"}, "ol": {"start"}},
+        allowed_classes={
+            "div": {"code", "code-head", "table", "plain"},
+            "span": {"code-lang", *CODE_CLASSES},
+            "td": {"center", "right"},
+            "th": {"center", "right"},
+        },
+        tag_attribute_values={"pre": {"tabindex": {"0"}}},
+        set_tag_attribute_values={"a": {"target": "_blank"}},
+        url_schemes=set(URL_SCHEMES),
+        url_relative="deny",
+        link_rel=LINK_REL,
+    )
+    return Markup(safe)  # noqa: S704 - this is what the sanitiser let through
+
+
+def _plain(text: str) -> Markup:
+    return Markup('<div class="plain">{}</div>').format(text)
+
+
+def _storable(text: str) -> str:
+    """Half a surrogate pair is no character: neither the sanitiser nor the network would take it."""
+    whole = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return whole.replace("\0", "\N{REPLACEMENT CHARACTER}")

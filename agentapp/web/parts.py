@@ -1,0 +1,35 @@
+"""What lives as long as the process, and the one way a view gets at it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import cast
+
+from flask import current_app
+
+from agentapp.config import Settings
+from agentapp.isolation import ThreadBinder
+from agentapp.storage.accounts import Accounts
+from agentapp.storage.chats import Chats
+from agentapp.storage.db import Database
+from agentapp.telemetry import Violations
+from agentapp.turn import Answering
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    settings: Settings
+    binder: ThreadBinder
+    db: Database
+    accounts: Accounts
+    chats: Chats
+    answering: Answering
+    violations: Violations
+
+    @property
+    def demo(self) -> bool:
+        return self.settings.provider == "demo"
+
+
+def parts() -> Parts:
+    return cast(Parts, current_app.extensions["agentapp"])

@@ -1,0 +1,122 @@
+"""A chat as the page, an export or a reader wants to see it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import date, timedelta
+from typing import Any
+
+from markupsafe import Markup
+
+from agentapp.storage.values import Chat, StoredTurn, Transcript, utc_now
+from agentapp.web.markdown import render
+
+
+@dataclass(frozen=True, slots=True)
+class TurnView:
+    """One turn on the page."""
+
+    id: str
+    status: str
+    agent: str
+    user_text: str
+    reply: str
+    html: Markup | None
+    error: dict[str, str] | None
+    request_id: str
+    started_at: Any
+    activity: tuple[dict[str, Any], ...]
+    usage: dict[str, int]
+
+
+def turn_views(whole: Transcript) -> list[TurnView]:
+    said = {(message.turn_id, message.role): message.content for message in whole.messages}
+    return [
+        _view(turn, said.get((turn.id, "user"), ""), said.get((turn.id, "assistant"), ""))
+        for turn in whole.turns
+    ]
+
+
+def by_day(chats: Iterable[Chat]) -> list[tuple[str, list[Chat]]]:
+    """Chats in the order given, under a heading for each day (UTC)."""
+    today = utc_now().date()
+    groups: list[tuple[str, list[Chat]]] = []
+    for chat in chats:
+        label = _day(chat.updated_at.date(), today)
+        if not groups or groups[-1][0] != label:
+            groups.append((label, []))
+        groups[-1][1].append(chat)
+    return groups
+
+
+def as_json(whole: Transcript) -> dict[str, Any]:
+    chat = whole.chat
+    return {
+        "session": {"id": chat.id, "title": chat.title, "created_at": chat.created_at.isoformat()},
+        "turns": [_turn_json(turn) for turn in whole.turns],
+        "messages": [
+            {
+                "seq": message.seq,
+                "turn_id": message.turn_id,
+                "role": message.role,
+                "content": message.content,
+                "created_at": message.created_at.isoformat(),
+            }
+            for message in whole.messages
+        ],
+    }
+
+
+def as_markdown(whole: Transcript) -> str:
+    agents = {turn.id: turn.agent for turn in whole.turns}
+    parts = [f"# {whole.chat.title}\n"]
+    for message in whole.messages:
+        who = "You" if message.role == "user" else (agents.get(message.turn_id) or "assistant").capitalize()
+        parts.append(f"## {who}, {message.created_at:%Y-%m-%d %H:%M} UTC\n\n{message.content}\n")
+    return "\n".join(parts)
+
+
+def _view(turn: StoredTurn, user_text: str, reply: str) -> TurnView:
+    error = {"code": turn.error_code, "message": turn.error_message or ""} if turn.error_code else None
+    return TurnView(
+        id=turn.id,
+        status=turn.status,
+        agent=turn.agent,
+        user_text=user_text,
+        reply=reply,
+        html=render(reply) if reply else None,
+        error=error,
+        request_id=turn.request_id,
+        started_at=turn.started_at,
+        activity=turn.activity,
+        usage=_usage(turn),
+    )
+
+
+def _turn_json(turn: StoredTurn) -> dict[str, Any]:
+    return {
+        "id": turn.id,
+        "status": turn.status,
+        "agent": turn.agent,
+        "usage": _usage(turn),
+        "cost_usd": turn.cost_usd,
+        "started_at": turn.started_at.isoformat(),
+        "ended_at": turn.ended_at.isoformat() if turn.ended_at else None,
+    }
+
+
+def _usage(turn: StoredTurn) -> dict[str, int]:
+    return {
+        "input_tokens": turn.input_tokens,
+        "output_tokens": turn.output_tokens,
+        "model_calls": turn.model_calls,
+    }
+
+
+def _day(day: date, today: date) -> str:
+    if day == today:
+        return "Today"
+    if day == today - timedelta(days=1):
+        return "Yesterday"
+    return f"{day.day} {day:%B %Y}"

@@ -1,0 +1,18 @@
+"""${message}.
+
+Revision ${up_revision}, after ${down_revision | comma,n}. Set `HEAD` in agentapp/storage/schema.py to it.
+"""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+from alembic import op
+${imports if imports else ""}
+revision = ${repr(up_revision)}
+down_revision = ${repr(down_revision)}
+branch_labels = None
+depends_on = None
+
+
+def upgrade() -> None:
+    ${upgrades if upgrades else "pass"}

@@ -1,0 +1,124 @@
+"""Fixtures, and the detector that fails any test which leaves something behind."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from flask import Flask
+from flask.testing import FlaskClient
+from sqlalchemy import Engine, event
+
+from agentapp import migrate
+from agentapp.agents.team import Team
+from agentapp.app import create_app
+from agentapp.config import Settings
+from agentapp.web.parts import Parts
+from tests.people import Person, person
+
+OWNED = re.compile(r"\b(?:FROM|UPDATE|JOIN)\s+(sessions|turns|messages|notes)\b", re.I)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "violates: the test provokes a breach of isolation on purpose")
+
+
+@pytest.fixture(scope="session")
+def sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("template") / "empty.sqlite3"
+    migrate.upgrade(f"sqlite:///{path}")
+    return path
+
+
+@pytest.fixture
+def settings(tmp_path: Path, sqlite_template: Path) -> Settings:
+    database = tmp_path / "test.sqlite3"
+    shutil.copy(sqlite_template, database)
+    return Settings(
+        instance=tmp_path, database_url=f"sqlite:///{database}", secret_key="s" * 32, demo_delay=0.0
+    )
+
+
+@pytest.fixture
+def make_app(request: pytest.FixtureRequest, settings: Settings) -> Iterator[Callable[..., Flask]]:
+    """Makes apps, and checks after the test that each is as clean as it was new."""
+    apps: list[Flask] = []
+
+    def make(team: Team | None = None, wanted: Settings = settings) -> Flask:
+        apps.append(create_app(wanted, team))
+        return apps[-1]
+
+    yield make
+    for app in apps:
+        parts: Parts = app.extensions["agentapp"]
+        left = parts.binder.sweep()
+        checked_out, readers = parts.db.engine.pool.checkedout(), parts.db.open_readers()  # type: ignore[attr-defined]
+        parts.db.engine.dispose()
+        assert left is None, f"still bound after the test: {left}"
+        assert (checked_out, readers) == (0, 0), "a database connection or session was left open"
+        if request.node.get_closest_marker("violates") is None:
+            assert parts.violations.counts() == {}
+
+
+@pytest.fixture
+def app(make_app: Callable[..., Flask]) -> Flask:
+    return make_app()
+
+
+@pytest.fixture
+def parts(app: Flask) -> Parts:
+    found: Parts = app.extensions["agentapp"]
+    return found
+
+
+@pytest.fixture
+def client(app: Flask) -> FlaskClient:
+    """Somebody who is not signed in."""
+    return app.test_client()
+
+
+@pytest.fixture
+def ann(app: Flask) -> Person:
+    return person(app, "ann")
+
+
+@pytest.fixture
+def bob(app: Flask) -> Person:
+    return person(app, "bob", tenant="elsewhere")
+
+
+@pytest.fixture(autouse=True)
+def no_thread_left_behind() -> Iterator[None]:
+    before = set(threading.enumerate())
+    yield
+    deadline = time.monotonic() + 5
+    for thread in set(threading.enumerate()) - before:
+        if thread.name.startswith("agentapp-"):
+            thread.join(max(0, deadline - time.monotonic()))
+            assert not thread.is_alive(), f"{thread.name} outlived the test"
+
+
+@pytest.fixture(autouse=True)
+def every_query_names_its_owner() -> Iterator[None]:
+    """Any query on a user's data without both tenant and user in its WHERE clause fails the test."""
+    nameless: list[str] = []
+
+    def look(conn: Any, cursor: Any, statement: str, parameters: Any, context: Any, many: bool) -> None:
+        if not OWNED.search(statement) or re.match(
+            r"\s*(CREATE|DROP|ALTER|INSERT INTO _alembic)", statement, re.I
+        ):
+            return
+        condition = re.split(r"\bWHERE\b", statement, maxsplit=1, flags=re.I)[1:]
+        if not condition or "tenant_id =" not in condition[0] or "user_id =" not in condition[0]:
+            nameless.append(statement)
+
+    event.listen(Engine, "before_cursor_execute", look)
+    yield
+    event.remove(Engine, "before_cursor_execute", look)
+    assert not nameless, f"the owner is missing from: {nameless[0]}"

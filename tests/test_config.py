@@ -1,0 +1,278 @@
+"""Settings: what each variable does, what a bad value says, and the secret that is made once."""
+
+from __future__ import annotations
+
+import multiprocessing
+import re
+import stat
+from dataclasses import fields
+from multiprocessing.queues import Queue
+from multiprocessing.synchronize import Barrier
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agentapp import config, listen
+from agentapp.errors import SettingError, StartError
+
+SECRET = "s" * 32
+
+GOOD: dict[str, tuple[str, str, Any]] = {
+    "AGENTAPP_INSTANCE": ("/srv/one", "instance", Path("/srv/one")),
+    "AGENTAPP_DATABASE_URL": ("postgresql+psycopg://u@h/d", "database_url", "postgresql+psycopg://u@h/d"),
+    "AGENTAPP_SECRET_KEY": ("k" * 40, "secret_key", "k" * 40),
+    "AGENTAPP_HTTPS": ("1", "https", True),
+    "AGENTAPP_TRUSTED_PROXIES": ("2", "trusted_proxies", 2),
+    "AGENTAPP_PROVIDER": ("demo", "provider", "demo"),
+    "AGENTAPP_MODEL": ("other-model", "model", "other-model"),
+    "ANTHROPIC_API_KEY": ("key", "anthropic_api_key", "key"),
+    "ANTHROPIC_BASE_URL": ("http://127.0.0.1:9", "anthropic_base_url", "http://127.0.0.1:9"),
+    "AGENTAPP_TEAM": ("pack.mod:team", "team", "pack.mod:team"),
+    "AGENTAPP_TURN_DEADLINE": ("7.5", "turn_deadline", 7.5),
+    "AGENTAPP_FIRST_TOKEN_DEADLINE": ("3", "first_token_deadline", 3.0),
+    "AGENTAPP_GAP_DEADLINE": ("2", "gap_deadline", 2.0),
+    "AGENTAPP_TOOL_DEADLINE": ("1", "tool_deadline", 1.0),
+    "AGENTAPP_BUDGET_TURN_TOKENS": ("9000", "turn_tokens", 9000),
+    "AGENTAPP_DEMO_DELAY": ("0", "demo_delay", 0.0),
+}
+
+BAD = [
+    ("AGENTAPP_DATABASE_URL", "mysql://h/d"),
+    ("AGENTAPP_DATABASE_URL", "postgresql://h/d"),
+    ("AGENTAPP_DATABASE_URL", "sqlite://"),
+    ("AGENTAPP_DATABASE_URL", "sqlite:///"),
+    ("AGENTAPP_DATABASE_URL", "sqlite:///:memory:"),
+    ("AGENTAPP_DATABASE_URL", "sqlite:///file::memory:?uri=true"),
+    ("AGENTAPP_SECRET_KEY", "s" * 31),
+    ("AGENTAPP_HTTPS", "yes"),
+    ("AGENTAPP_TRUSTED_PROXIES", "-1"),
+    ("AGENTAPP_TRUSTED_PROXIES", "11"),
+    ("AGENTAPP_TRUSTED_PROXIES", "²"),
+    ("AGENTAPP_PROVIDER", "openai"),
+    ("AGENTAPP_TEAM", "no-colon"),
+    ("AGENTAPP_TEAM", "a..b:c"),
+    ("AGENTAPP_TURN_DEADLINE", "0"),
+    ("AGENTAPP_TURN_DEADLINE", "nan"),
+    ("AGENTAPP_TURN_DEADLINE", "inf"),
+    ("AGENTAPP_TURN_DEADLINE", "2 minutes"),
+    ("AGENTAPP_FIRST_TOKEN_DEADLINE", "x"),
+    ("AGENTAPP_GAP_DEADLINE", "x"),
+    ("AGENTAPP_TOOL_DEADLINE", "3601"),
+    ("AGENTAPP_BUDGET_TURN_TOKENS", "999"),
+    ("AGENTAPP_BUDGET_TURN_TOKENS", "1e6"),
+    ("AGENTAPP_DEMO_DELAY", "-1"),
+]
+
+
+def load(**environ: str) -> config.Settings:
+    return config.load({"AGENTAPP_SECRET_KEY": SECRET, **environ})
+
+
+@pytest.mark.parametrize("variable", GOOD)
+def test_each_variable_sets_its_setting(variable: str) -> None:
+    value, name, expected = GOOD[variable]
+    settings = load(**{variable: f" {value} "})
+    assert getattr(settings, name) == expected
+    assert getattr(load(), name) != expected or variable == "AGENTAPP_PROVIDER"
+
+
+def test_each_setting_has_a_variable() -> None:
+    assert {name for _, name, _ in GOOD.values()} == {field.name for field in fields(config.Settings)}
+
+
+def test_each_variable_read_is_tested_here() -> None:
+    source = Path(config.__file__).read_text()
+    assert set(re.findall(r'"((?:AGENTAPP|ANTHROPIC)_[A-Z_]+)"', source)) == set(GOOD)
+
+
+@pytest.mark.parametrize(("variable", "value"), BAD)
+def test_bad_value_is_refused_in_one_line_that_names_the_variable(variable: str, value: str) -> None:
+    with pytest.raises(SettingError) as caught:
+        load(**{variable: value})
+    assert caught.value.variable == variable
+    assert str(caught.value).startswith(f"{variable}: ")
+    assert "\n" not in str(caught.value)
+
+
+def test_blank_value_counts_as_unset() -> None:
+    assert load(AGENTAPP_MODEL="  ", AGENTAPP_HTTPS="") == load()
+
+
+def test_bad_secret_is_not_repeated() -> None:
+    with pytest.raises(SettingError) as caught:
+        load(AGENTAPP_SECRET_KEY="hunter2-hunter2")
+    assert "hunter2" not in str(caught.value)
+
+
+def test_secrets_do_not_show_when_settings_are_printed() -> None:
+    settings = load(AGENTAPP_SECRET_KEY="hunter2" * 5, ANTHROPIC_API_KEY="sk-very-secret")
+    assert "hunter2" not in repr(settings)
+    assert "sk-very-secret" not in repr(settings)
+
+
+@pytest.mark.parametrize(
+    ("environ", "provider"),
+    [
+        ({}, "demo"),
+        ({"ANTHROPIC_API_KEY": "k"}, "anthropic"),
+        ({"ANTHROPIC_API_KEY": "k", "AGENTAPP_PROVIDER": "demo"}, "demo"),
+        ({"ANTHROPIC_API_KEY": "k", "AGENTAPP_PROVIDER": "anthropic"}, "anthropic"),
+    ],
+)
+def test_provider_is_anthropic_if_there_is_a_key_unless_told_otherwise(
+    environ: dict[str, str], provider: str
+) -> None:
+    assert load(**environ).provider == provider
+
+
+def test_anthropic_without_a_key_asks_for_the_key() -> None:
+    with pytest.raises(SettingError, match="^ANTHROPIC_API_KEY: "):
+        load(AGENTAPP_PROVIDER="anthropic")
+
+
+def test_database_is_a_file_in_the_instance_directory_by_default(tmp_path: Path) -> None:
+    settings = load(AGENTAPP_INSTANCE=str(tmp_path / "here"))
+    assert settings.database_url == f"sqlite:///{tmp_path}/here/agentapp.sqlite3"
+
+
+def test_relative_instance_stays_where_it_was_when_the_process_moves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert load().instance == tmp_path / "instance"
+
+
+@pytest.mark.parametrize(
+    "bind", ["127.0.0.1:1", "127.8.8.8:1", "[::1]:1", "localhost:1", "unix:/run/agentapp.sock"]
+)
+def test_loopback_needs_no_secret(bind: str, tmp_path: Path) -> None:
+    settings = config.load({"AGENTAPP_INSTANCE": str(tmp_path)}, bind=bind)
+    assert len(settings.secret_key) >= config.MIN_SECRET_BYTES
+
+
+@pytest.mark.parametrize(
+    "bind", ["0.0.0.0:1", "[::]:1", "10.0.0.1:1", "example.org:1", "localhost.example.org:1", ":1", "fd://3"]
+)
+def test_any_other_address_needs_one_and_makes_none(bind: str, tmp_path: Path) -> None:
+    with pytest.raises(SettingError, match="^AGENTAPP_SECRET_KEY: required"):
+        config.load({"AGENTAPP_INSTANCE": str(tmp_path / "instance")}, bind=bind)
+    assert not (tmp_path / "instance").exists()
+    assert config.load({"AGENTAPP_SECRET_KEY": SECRET}, bind=bind).secret_key == SECRET
+
+
+def test_made_secret_is_kept_and_only_its_owner_may_read_it(tmp_path: Path) -> None:
+    environ = {"AGENTAPP_INSTANCE": str(tmp_path / "instance")}
+    first, second = config.load(environ), config.load(environ)
+    assert first.secret_key == second.secret_key
+    assert stat.S_IMODE((tmp_path / "instance").stat().st_mode) == 0o700
+    assert stat.S_IMODE((tmp_path / "instance" / "secret").stat().st_mode) == 0o600
+
+
+def test_two_instances_have_two_secrets(tmp_path: Path) -> None:
+    secrets = [config.load({"AGENTAPP_INSTANCE": str(tmp_path / name)}).secret_key for name in "ab"]
+    assert secrets[0] != secrets[1]
+
+
+def test_eight_processes_at_once_make_one_secret(tmp_path: Path) -> None:
+    spawn = multiprocessing.get_context("spawn")
+    barrier, answers = spawn.Barrier(8), spawn.Queue()
+    processes = [spawn.Process(target=_load_many, args=(tmp_path, barrier, answers)) for _ in range(8)]
+    for process in processes:
+        process.start()
+    found = [answers.get(timeout=60) for _ in processes]
+    for process in processes:
+        process.join(60)
+        assert process.exitcode == 0
+        process.close()
+    answers.close()
+    answers.join_thread()
+    assert len({tuple(secrets) for secrets in found}) == 1
+    assert len(set(found[0])) == ROUNDS
+    assert [path.name for path in (tmp_path / "0").iterdir()] == ["secret"]
+
+
+ROUNDS = 20
+
+
+def _load_many(directory: Path, barrier: Barrier, answers: Queue[list[str]]) -> None:
+    found = []
+    for number in range(ROUNDS):
+        barrier.wait(60)
+        found.append(config.load({"AGENTAPP_INSTANCE": str(directory / str(number))}).secret_key)
+    answers.put(found)
+
+
+def test_short_secret_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("short")
+    with pytest.raises(StartError, match="holds less than 32 bytes"):
+        config.load({"AGENTAPP_INSTANCE": str(tmp_path)})
+
+
+def test_file_in_place_of_the_instance_directory_is_said_plainly(tmp_path: Path) -> None:
+    (tmp_path / "instance").write_text("")
+    with pytest.raises(StartError, match=f"^cannot make the directory {tmp_path}/instance: "):
+        config.load({"AGENTAPP_INSTANCE": str(tmp_path / "instance")})
+
+
+def test_listening_has_defaults_for_everything() -> None:
+    assert listen.load({}) == listen.Listen(
+        bind="127.0.0.1:8000", workers=2, threads=256, stop_seconds=120 + listen.STOP_MARGIN
+    )
+
+
+def test_options_come_before_variables() -> None:
+    environ = {"AGENTAPP_BIND": "[::1]:1", "AGENTAPP_WORKERS": "3", "AGENTAPP_THREADS": "4"}
+    found = listen.load(environ, {"bind": "127.0.0.2:2", "workers": "5", "threads": None})
+    assert (found.bind, found.workers, found.threads) == ("127.0.0.2:2", 5, 4)
+
+
+def test_listening_survives_the_way_through_the_environment() -> None:
+    found = listen.load({}, {"bind": "[::1]:9", "workers": "3", "threads": "4"})
+    assert listen.load(found.environ()) == found
+
+
+def test_workers_may_finish_the_longest_turn_when_they_are_stopped() -> None:
+    assert listen.load({"AGENTAPP_TURN_DEADLINE": "300.5"}).stop_seconds > 300.5
+
+
+BAD_ADDRESSES = ["8000", ":8000", "::1:8000", "127.0.0.1:", "127.0.0.1:0", "127.0.0.1:65536", "h:x", "a,b:1"]
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [("bind", bad) for bad in [*BAD_ADDRESSES, "[::1", "http://h:1", "unix:relative"]]
+    + [("workers", bad) for bad in ("0", "-1", "x", "65")]
+    + [("threads", bad) for bad in ("0", "1.5", "5000")],
+)
+def test_bad_listening_value_names_the_variable_or_the_option(option: str, value: str) -> None:
+    with pytest.raises(SettingError, match=f"^AGENTAPP_{option.upper()}: must "):
+        listen.load({f"AGENTAPP_{option.upper()}": value})
+    with pytest.raises(SettingError, match=f"^--{option}: must "):
+        listen.load({}, {option: value})
+
+
+def test_blank_option_is_refused_and_not_ignored() -> None:
+    with pytest.raises(SettingError, match="^--bind: must "):
+        listen.load({"AGENTAPP_BIND": "127.0.0.1:1"}, {"bind": ""})
+
+
+@pytest.mark.parametrize(
+    ("bind", "https", "url"),
+    [
+        ("127.0.0.1:8000", False, "http://127.0.0.1:8000"),
+        ("[::1]:8000", False, "http://[::1]:8000"),
+        ("chat.example.org:443", True, "https://chat.example.org:443"),
+        ("unix:/run/agentapp.sock", False, "http://localhost"),
+    ],
+)
+def test_shown_address_can_be_typed_into_a_browser(bind: str, https: bool, url: str) -> None:
+    assert listen.url_of(bind, https=https) == url
+
+
+@pytest.mark.parametrize("bind", ["0.0.0.0:8000", "[::]:8000"])
+def test_address_that_means_every_address_is_shown_as_the_name_of_the_machine(
+    bind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("socket.gethostname", lambda: "box")
+    assert listen.url_of(bind, https=False) == "http://box:8000"

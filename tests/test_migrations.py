@@ -1,0 +1,284 @@
+"""The migrations make exactly the tables of the models, on both databases, once, whole or not at all."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy import Engine, inspect, text
+
+from agentapp import migrate, shipped
+from agentapp.errors import SettingError, StartError, StorageUnavailable
+from agentapp.storage import schema
+from agentapp.storage.db import make_engine
+from agentapp.storage.models import Base
+from tests.postgres import postgres_url
+from tests.serving import SCRIPTS, clean_env
+
+NEXT = """
+import sqlalchemy as sa
+from alembic import op
+
+revision, down_revision = {revision!r}, {after!r}
+
+def upgrade():
+    {body}
+"""
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    if request.param == "sqlite":
+        yield f"sqlite:///{tmp_path}/test.sqlite3"
+    else:
+        with postgres_url() as made:
+            yield made
+
+
+@pytest.fixture
+def engine(url: str) -> Iterator[Engine]:
+    made = make_engine(url)
+    yield made
+    made.dispose()
+
+
+@pytest.fixture
+def next_revision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Adds a revision to a copy of the migrations, as a later release would."""
+    copy = tmp_path / "release" / "migrations"
+    shutil.copytree(shipped.migrations(), copy)
+    monkeypatch.setattr(shipped, "migrations", lambda: copy)
+
+    def add(body: str, revision: str = "0002", after: str = schema.HEAD) -> None:
+        (copy / "versions" / f"{revision}.py").write_text(
+            NEXT.format(revision=revision, after=after, body=body)
+        )
+        monkeypatch.setattr(schema, "HEAD", revision)
+
+    return add
+
+
+def test_migrated_database_does_not_differ_from_the_models(url: str, engine: Engine) -> None:
+    migrate.upgrade(url)
+    with engine.connect() as connection:
+        context = MigrationContext.configure(connection, opts={"compare_server_default": True})
+        assert compare_metadata(context, Base.metadata) == []
+
+
+def test_migrated_database_has_the_constraints_alembic_does_not_compare(url: str, engine: Engine) -> None:
+    """Checks, partial indexes and what deleting does, against the same models without migrations."""
+    migrate.upgrade(url)
+    migrated = _details(engine)
+    with engine.begin() as connection:
+        Base.metadata.drop_all(connection)
+        Base.metadata.create_all(connection)
+    assert migrated == _details(engine)
+    assert migrated["turns"]["checks"], "nothing was compared"
+
+
+def test_every_constraint_has_a_name_by_which_a_later_migration_can_change_it(
+    url: str, engine: Engine
+) -> None:
+    migrate.upgrade(url)
+    found = inspect(engine)
+    for table in Base.metadata.tables:
+        named = [
+            found.get_pk_constraint(table),
+            *found.get_foreign_keys(table),
+            *found.get_unique_constraints(table),
+            *found.get_check_constraints(table),
+        ]
+        assert [constraint for constraint in named if not constraint["name"]] == []
+
+
+def _details(engine: Engine) -> dict[str, Any]:
+    found = inspect(engine)
+    return {
+        table: {
+            "columns": [(c["name"], str(c["type"]), c["nullable"]) for c in _sorted(found.get_columns(table))],
+            "checks": sorted((c["name"], c["sqltext"]) for c in found.get_check_constraints(table)),
+            "indexes": [
+                (i["name"], i["column_names"], i["unique"], str(_where(i)))
+                for i in _sorted(found.get_indexes(table))
+                if "duplicates_constraint" not in i
+            ],
+            "references": sorted(
+                (f["constrained_columns"], f["referred_table"], f["options"].get("ondelete", ""))
+                for f in found.get_foreign_keys(table)
+            ),
+            "unique": sorted(u["column_names"] for u in found.get_unique_constraints(table)),
+        }
+        for table in Base.metadata.tables
+    }
+
+
+def _sorted(items: list[Any]) -> list[Any]:
+    return sorted(items, key=lambda item: item["name"])
+
+
+def _where(index: Any) -> object:
+    options = index.get("dialect_options", {})
+    return options.get("sqlite_where", options.get("postgresql_where"))
+
+
+def test_head_is_the_newest_shipped_revision_and_revisions_are_numbered() -> None:
+    scripts = ScriptDirectory.from_config(migrate.config_for(None))
+    revisions = [script.revision for script in scripts.walk_revisions()]
+    assert scripts.get_heads() == [schema.HEAD]
+    assert revisions == sorted(revisions, reverse=True)
+    assert all(len(revision) == 4 and revision.isdigit() for revision in revisions)
+
+
+def test_upgrading_twice_changes_nothing(url: str, engine: Engine) -> None:
+    migrate.upgrade(url)
+    migrate.upgrade(url)
+    assert schema.schema_problem(engine) is None
+
+
+def test_directory_with_a_percent_sign_is_fine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.copytree(shipped.migrations(), tmp_path / "100%(here)s")
+    monkeypatch.setattr(shipped, "migrations", lambda: tmp_path / "100%(here)s")
+    migrate.upgrade(f"sqlite:///{tmp_path}/test.sqlite3")
+
+
+def test_missing_schema_says_what_to_do(url: str, engine: Engine) -> None:
+    assert schema.schema_problem(engine) == schema.MISSING
+    assert "run `agentapp db upgrade`" in schema.MISSING
+
+
+def test_looking_for_a_missing_file_does_not_make_it(tmp_path: Path) -> None:
+    engine = make_engine(f"sqlite:///{tmp_path}/none.sqlite3")
+    assert schema.schema_problem(engine) == schema.MISSING
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_older_schema_says_what_to_do(url: str, engine: Engine, next_revision: Callable[..., None]) -> None:
+    migrate.upgrade(url)
+    next_revision("pass")
+    problem = schema.schema_problem(engine)
+    assert problem is not None
+    assert "at revision 0001" in problem
+    assert "needs 0002" in problem
+    assert "run `agentapp db upgrade`" in problem
+    migrate.upgrade(url)
+    assert schema.schema_problem(engine) is None
+
+
+def test_newer_schema_is_neither_used_nor_migrated(url: str, engine: Engine) -> None:
+    migrate.upgrade(url)
+    _set_revision(engine, "0099")
+    problem = schema.schema_problem(engine)
+    assert problem is not None
+    assert "newer agentapp" in problem
+    with pytest.raises(StartError, match="update agentapp"):
+        migrate.upgrade(url)
+
+
+def test_failing_migration_leaves_nothing_behind(
+    url: str, engine: Engine, next_revision: Callable[..., None]
+) -> None:
+    """Not even of the revision before it, which had succeeded."""
+    next_revision("op.create_table('half', sa.Column('id', sa.Integer())); op.execute('SELECT no_such()')")
+    with pytest.raises(StartError, match="cannot migrate the database: .*no_such"):
+        migrate.upgrade(url)
+    assert inspect(engine).get_table_names() == []
+    assert schema.schema_problem(engine) == schema.MISSING
+
+
+def test_altering_a_table_keeps_the_rows_that_refer_to_it(
+    url: str, engine: Engine, next_revision: Callable[..., None]
+) -> None:
+    migrate.upgrade(url)
+    _insert_login(engine)
+    next_revision("exec(\"with op.batch_alter_table('users') as t: t.alter_column('role', type_=sa.Text())\")")
+    migrate.upgrade(url)
+    with engine.connect() as connection:
+        assert connection.scalar(text("SELECT count(*) FROM logins")) == 1
+
+
+def test_migration_that_would_leave_rows_referring_to_nothing_is_undone(
+    tmp_path: Path, next_revision: Callable[..., None]
+) -> None:
+    """SQLite only: while it migrates, its own checks are off. PostgreSQL refuses by itself."""
+    url = f"sqlite:///{tmp_path}/test.sqlite3"
+    engine = make_engine(url)
+    migrate.upgrade(url)
+    _insert_login(engine)
+    next_revision("op.execute('DELETE FROM users')")
+    with pytest.raises(StartError, match="a row of logins would refer to nothing"):
+        migrate.upgrade(url)
+    with engine.connect() as connection:
+        assert connection.scalar(text("SELECT count(*) FROM users")) == 1
+    engine.dispose()
+
+
+def test_eight_processes_at_once_migrate_once(url: str, engine: Engine, tmp_path: Path) -> None:
+    env = clean_env(AGENTAPP_DATABASE_URL=url)
+    command = [SCRIPTS / "agentapp", "db", "upgrade"]
+    processes = [
+        subprocess.Popen(command, cwd=tmp_path, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        for _ in range(8)
+    ]
+    answers = [process.communicate(timeout=120)[0].decode() for process in processes]
+    assert answers == [f"the database is at revision {schema.HEAD}\n"] * 8
+    assert schema.schema_problem(engine) is None
+
+
+def test_second_migration_waits_for_the_first(url: str, engine: Engine, tmp_path: Path) -> None:
+    process = None
+    with schema.migrating(url) as connection:
+        process = subprocess.Popen(
+            [SCRIPTS / "agentapp", "db", "upgrade"], cwd=tmp_path, env=clean_env(AGENTAPP_DATABASE_URL=url)
+        )
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(4)
+        connection.execute(text("CREATE TABLE alembic_version (version_num VARCHAR(32) NOT NULL)"))
+        connection.execute(text(f"INSERT INTO alembic_version VALUES ('{schema.HEAD}')"))
+    assert process.wait(60) == 0
+    assert inspect(engine).get_table_names() == ["alembic_version"]
+
+
+def test_file_that_is_no_database_is_said_plainly(tmp_path: Path) -> None:
+    (tmp_path / "test.sqlite3").write_bytes(b"this is not a database" * 100)
+    url = f"sqlite:///{tmp_path}/test.sqlite3"
+    with pytest.raises(StartError, match="^cannot migrate the database: file is not a database$"):
+        migrate.upgrade(url)
+    with pytest.raises(StorageUnavailable, match="^cannot use the database: file is not a database$"):
+        schema.require_current(url)
+
+
+@pytest.mark.parametrize(
+    "url", ["postgresql+psycopg://host:port/db", "postgresql+psycopg://[::1/db", "postgresql+psycopg://"]
+)
+def test_url_that_makes_no_sense_is_said_plainly(url: str) -> None:
+    with pytest.raises((SettingError, StartError)) as caught:
+        migrate.upgrade(url)
+    assert "\n" not in str(caught.value)
+
+
+def test_server_that_is_away_is_said_plainly() -> None:
+    with pytest.raises(StartError, match="^cannot migrate the database: .*$"):
+        migrate.upgrade("postgresql+psycopg://nobody@127.0.0.1:1/none")
+
+
+def _set_revision(engine: Engine, revision: str) -> None:
+    with engine.begin() as connection:
+        connection.execute(text(f"UPDATE alembic_version SET version_num = '{revision}'"))
+
+
+def _insert_login(engine: Engine) -> None:
+    with engine.begin() as connection:
+        for row in (
+            "tenants (id, name, created_at) VALUES ('t', 't', '2026-01-01')",
+            "users (id, tenant_id, name, password_hash, role, created_at)"
+            " VALUES ('u', 't', 'u', 'x', 'member', '2026-01-01')",
+            "logins (digest, user_id, created_at, expires_at) VALUES ('d', 'u', '2026-01-01', '2026-01-02')",
+        ):
+            connection.execute(text(f"INSERT INTO {row}"))

@@ -1,0 +1,246 @@
+"""Asking again: the policy on its own, the wrappers over scripted tries, and both over the real SDK."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import pytest
+
+from agentapp.agents.anthropic import AnthropicProvider, AsyncAnthropicProvider
+from agentapp.agents.provider import ModelCall, Reply, Usage
+from agentapp.agents.retrying import AsyncRetrying, Retrying, retry_delay
+from agentapp.errors import ProviderBusy, ProviderError, ProviderGarbled, ProviderRejected, ProviderTimeout
+from tests.messages_api import MessagesApi, Script
+from tests.test_anthropic import KEY, InLoop, Threaded, call, reply_of
+
+Try = list[Any]
+
+
+class Tries:
+    """A provider that goes through scripted tries: items, and an error to raise at the end."""
+
+    def __init__(self, *tries: Try) -> None:
+        self.left = list(tries)
+        self.closed = 0
+
+    def stream(self, call: ModelCall) -> Iterator[str | Reply]:
+        try:
+            for item in self.left.pop(0):
+                if isinstance(item, Exception):
+                    raise item
+                yield item
+        finally:
+            self.closed += 1
+
+    def close(self) -> None:
+        pass
+
+
+class AsyncTries(Tries):
+    async def stream(self, call: ModelCall) -> AsyncIterator[str | Reply]:  # type: ignore[override]
+        try:
+            for item in super().stream(call):
+                yield item
+        finally:
+            self.closed += 100  # so that it shows when only the inner generator was closed
+
+    async def close(self) -> None:  # type: ignore[override]
+        pass
+
+
+class Waits(list[float]):
+    """A sleep that only notes how long it was asked for."""
+
+    def sleep(self, seconds: float) -> None:
+        self.append(seconds)
+
+    async def async_sleep(self, seconds: float) -> None:
+        self.append(seconds)
+
+
+@pytest.fixture
+def waits() -> Waits:
+    return Waits()
+
+
+@pytest.fixture(params=["sync", "async"])
+def kind(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+@pytest.fixture
+def ask(kind: str, waits: Waits) -> Iterator[Any]:
+    """ask(call, try, try, ...) -> items; every random draw is the largest."""
+    drivers: list[Any] = []
+
+    def run(asked: ModelCall, *tries: Try) -> list[str | Reply]:
+        drivers.append(driver_over(kind, AsyncTries(*tries) if kind == "async" else Tries(*tries), waits))
+        return drivers[-1](asked)
+
+    yield run
+    for driver in drivers:
+        driver.close()
+
+
+def driver_over(kind: str, provider: Any, waits: Waits) -> Any:
+    if kind == "async":
+        driver: Any = InLoop(AsyncRetrying(provider, sleep=waits.async_sleep, rng=lambda: 1.0))
+    else:
+        driver = Threaded(Retrying(provider, sleep=waits.sleep, rng=lambda: 1.0))
+    driver.provider.close = provider.close
+    return driver
+
+
+def busy(calls: int = 1, retry_after: float | None = None) -> ProviderBusy:
+    return ProviderBusy("busy", usage=Usage(10, 1, calls), retry_after=retry_after)
+
+
+GOOD: Try = ["", "Hello", Reply("Hello", usage=Usage(10, 5, 1))]
+
+
+@pytest.mark.parametrize(
+    ("attempt", "rng", "delay"), [(0, 1.0, 0.5), (0, 0.5, 0.25), (0, 0.0, 0.0), (1, 1.0, 1.0), (1, 0.1, 0.1)]
+)
+def test_the_wait_is_any_part_of_a_limit_that_doubles(attempt: int, rng: float, delay: float) -> None:
+    assert retry_delay(attempt, busy(), rng, 0.0, 30.0) == pytest.approx(delay)
+
+
+def test_the_limit_stops_doubling_at_eight_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("agentapp.agents.retrying.MAX_RETRIES", 100)
+    assert [retry_delay(n, busy(), 1.0, 0.0, 30.0) for n in (3, 4, 5, 50)] == [4.0, 8.0, 8.0, 8.0]
+
+
+def test_there_is_no_third_retry() -> None:
+    assert retry_delay(2, busy(), 0.0, 0.0, 30.0) is None
+
+
+@pytest.mark.parametrize(
+    ("error", "again"),
+    [(ProviderBusy, True), (ProviderGarbled, True), (ProviderTimeout, False), (ProviderRejected, False)],
+)
+def test_only_what_may_pass_is_tried_again(error: type[ProviderError], again: bool) -> None:
+    assert (retry_delay(0, error("no"), 0.5, 0.0, 30.0) is not None) == again
+
+
+def test_the_provider_may_ask_for_a_longer_wait_but_not_for_a_shorter() -> None:
+    assert retry_delay(0, busy(retry_after=7), 1.0, 0.0, 30.0) == 7
+    assert retry_delay(0, busy(retry_after=0.1), 1.0, 0.0, 30.0) == 0.5
+
+
+def test_waiting_never_goes_beyond_the_timeout() -> None:
+    assert retry_delay(1, busy(retry_after=20), 0.0, 10.0, 30.0) == 20
+    assert retry_delay(1, busy(retry_after=20), 0.0, 10.1, 30.0) is None
+    assert retry_delay(0, busy(), 1.0, 0.0, 0.4) is None
+
+
+def test_a_good_answer_is_passed_on_as_it_is(ask: Any, waits: Waits) -> None:
+    assert ask(call(), GOOD) == GOOD
+    assert waits == []
+
+
+@pytest.mark.parametrize(
+    "error", [busy(), ProviderGarbled("cut", usage=Usage(10, 1, 1))], ids=["busy", "garbled"]
+)
+def test_an_answer_of_which_nothing_was_seen_is_asked_for_again(
+    ask: Any, waits: Waits, error: ProviderError
+) -> None:
+    items = ask(call(), [error], ["", error], GOOD)
+    assert items == ["", "", "Hello", Reply("Hello", usage=Usage(30, 7, 3))]
+    assert waits == [0.5, 1.0]
+
+
+def test_the_last_error_carries_the_cost_of_all_tries(ask: Any, waits: Waits) -> None:
+    with pytest.raises(ProviderBusy) as caught:
+        ask(call(), [busy()], [busy(calls=0)], [busy()], GOOD)
+    assert (caught.value.usage, caught.value.said_something) == (Usage(30, 3, 2), False)
+    assert len(waits) == 2
+
+
+def test_an_error_without_usage_costs_nothing(ask: Any) -> None:
+    assert ask(call(), [ProviderBusy("busy")], GOOD)[-1] == GOOD[-1]
+
+
+@pytest.mark.parametrize("seen", [["Hel"], ["", "H", ""], [Reply("Hello")]], ids=["piece", "later", "reply"])
+@pytest.mark.parametrize("error", [busy(), ProviderGarbled("cut")], ids=["busy", "garbled"])
+def test_nothing_is_asked_again_once_something_was_seen(
+    ask: Any, waits: Waits, seen: Try, error: ProviderError
+) -> None:
+    with pytest.raises(type(error)) as caught:
+        ask(call(), [*seen, error], GOOD)
+    assert (waits, caught.value.said_something) == ([], True)
+
+
+@pytest.mark.parametrize(
+    "error", [ProviderTimeout("late"), ProviderRejected("no")], ids=["timeout", "rejected"]
+)
+def test_a_hopeless_error_is_raised_at_once(ask: Any, waits: Waits, error: ProviderError) -> None:
+    with pytest.raises(type(error)):
+        ask(call(), [error], GOOD)
+    assert waits == []
+
+
+def test_a_wait_that_is_too_long_is_not_begun(ask: Any, waits: Waits) -> None:
+    with pytest.raises(ProviderBusy):
+        ask(call(timeout=10.0), [busy(retry_after=6)], [busy(retry_after=6)], GOOD)
+    assert waits == [6]
+
+
+def test_an_abandoned_answer_is_closed_before_its_wrapper_is(kind: str, waits: Waits) -> None:
+    provider = AsyncTries(GOOD) if kind == "async" else Tries(GOOD)
+    driver = driver_over(kind, provider, waits)
+    driver.abandon(call())
+    assert provider.closed >= (100 if kind == "async" else 1)
+    driver.close()
+
+
+@pytest.fixture
+def api() -> Iterator[MessagesApi]:
+    with MessagesApi() as running:
+        yield running
+
+
+@pytest.fixture
+def live(kind: str, api: MessagesApi, waits: Waits) -> Iterator[Any]:
+    """The same over the real SDK."""
+    made = AsyncAnthropicProvider(KEY, api.url) if kind == "async" else AnthropicProvider(KEY, api.url)
+    driver = driver_over(kind, made, waits)
+    yield driver
+    driver.close()
+
+
+@pytest.mark.parametrize("status", [429, 500, 503, 529])
+def test_a_busy_api_is_asked_three_times(live: Any, api: MessagesApi, status: int) -> None:
+    api.respond_with(Script(status=status))
+    with pytest.raises(ProviderBusy) as caught:
+        live(call())
+    assert (len(api.requests), caught.value.usage) == (3, Usage(model_calls=3))
+
+
+@pytest.mark.parametrize("status", [400, 401, 404])
+def test_a_refusing_api_is_asked_once(live: Any, api: MessagesApi, status: int) -> None:
+    api.respond_with(Script(status=status))
+    with pytest.raises(ProviderRejected):
+        live(call())
+    assert len(api.requests) == 1
+
+
+def test_an_api_that_recovers_answers(live: Any, api: MessagesApi, waits: Waits) -> None:
+    cut = Script(tools=(("add", {}),), fault="end-early", input_tokens=10)
+    good = Script(("fine",), input_tokens=10, output_tokens=2)
+    api.respond_with([Script(status=529, retry_after=3), cut, good])
+    assert reply_of(live(call())) == Reply("fine", usage=Usage(20, 3, 3))
+    assert waits == [3, 1.0]
+
+
+def test_an_api_that_breaks_after_the_first_word_is_not_asked_again(live: Any, api: MessagesApi) -> None:
+    api.respond_with(Script(("one ", "two"), fault="error-event:overloaded_error"))
+    with pytest.raises(ProviderBusy) as caught:
+        live(call())
+    assert (len(api.requests), caught.value.said_something) == (1, True)
+
+
+def test_a_hanging_api_is_asked_once(live: Any, api: MessagesApi) -> None:
+    with pytest.raises(ProviderTimeout):
+        live(call("[[hang:60]]", timeout=0.3))
+    assert len(api.requests) == 1

@@ -59,6 +59,7 @@ def on_starting(arbiter: Any) -> None:
     child = os.fork()
     if child == 0:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
+        _forget_modules()
         code = _rehearse(arbiter)
         sys.stderr.flush()
         os._exit(code)
@@ -71,9 +72,7 @@ def on_starting(arbiter: Any) -> None:
 
 
 def post_fork(arbiter: Any, worker: Any) -> None:
-    """Forget what reading this file imported: after SIGHUP a worker must not mix old modules with new."""
-    for name in [name for name in sys.modules if name.partition(".")[0] == "agentapp"]:
-        del sys.modules[name]
+    _forget_modules()
 
 
 def post_worker_init(worker: Any) -> None:
@@ -89,9 +88,15 @@ def post_worker_init(worker: Any) -> None:
         sys.exit(3)  # gunicorn's WORKER_BOOT_ERROR: the whole server stops
 
 
+def _forget_modules() -> None:
+    """What reading this file imported: after SIGHUP a worker must not mix old modules with new ones."""
+    for name in [name for name in sys.modules if name.partition(".")[0] == "agentapp"]:
+        del sys.modules[name]
+
+
 def _rehearse(arbiter: Any) -> int:
     from agentapp import config
-    from agentapp.errors import StorageUnavailable
+    from agentapp.errors import AgentappError, StorageUnavailable
     from agentapp.storage import schema
 
     try:

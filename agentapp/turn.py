@@ -85,6 +85,9 @@ class Turn(Iterator[TurnEvent | None]):
     Whoever reads may go away: ``close()`` plays the turn to its end, so that the answer is there
     when they come back. It is a class and not a generator because closing a generator that was
     never started runs nothing at all, and the turn would stay "running".
+
+    A turn that is merely dropped is not settled: the garbage collector may come at any moment, also
+    to a thread that holds the writer's lock. Its lease runs out, as after the death of its worker.
     """
 
     def __init__(self, parts: Answering, scope: Scope, text: str, begun: Begun) -> None:
@@ -118,13 +121,9 @@ class Turn(Iterator[TurnEvent | None]):
         loop = TurnLoop(
             scope, parts.team.build(scope, parts.report), self._opening(), parts.model, parts.limits
         )
-        try:
-            yield self._numbered("turn_started", turn_id=self.id, session_id=scope.session_id)
-            failure = yield from self._answer(loop)
-            self._settle(loop, "failed" if failure else "completed", failure)
-        finally:
-            if self.outcome is None:  # thrown away half-way, by no fault of the model
-                self._settle(loop, "interrupted", None)
+        yield self._numbered("turn_started", turn_id=self.id, session_id=scope.session_id)
+        failure = yield from self._answer(loop)
+        self._settle(loop, "failed" if failure else "completed", failure)
         yield self._completed()
 
     def _answer(self, loop: TurnLoop) -> Generator[TurnEvent | None, None, AgentappError | None]:

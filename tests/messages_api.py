@@ -55,6 +55,7 @@ class Script:
     status: int = 200
     message: str = "scripted"
     retry_after: str | float | None = None
+    location: str = ""
     fault: str = ""  # a directive that is a fault, such as "cut:120"
     delay: float = 0.0
     pause: float = 0.0
@@ -245,8 +246,9 @@ class _Conversation(BaseHTTPRequestHandler):
             script.status, "api_error" if script.status >= 500 else "invalid_request_error"
         )
         error = {"type": "error", "error": {"type": kind, "message": script.message}}
-        after = {} if script.retry_after is None else {"retry-after": str(script.retry_after)}
-        self._send_json(number, script.status, error, after)
+        headers = {} if script.retry_after is None else {"retry-after": str(script.retry_after)}
+        headers |= {"location": script.location} if script.location else {}
+        self._send_json(number, script.status, error, headers)
 
     def _send_json(
         self, number: int, status: int, value: Any, headers: Mapping[str, str] | None = None

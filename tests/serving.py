@@ -55,18 +55,19 @@ def server(
     env: Mapping[str, str] | None = None,
     workers: int = 1,
     threads: int = 16,
+    host: str = "127.0.0.1",
     command: Sequence[str | Path] = (SCRIPTS / "agentapp", "serve"),
 ) -> Iterator[Server]:
     """A server that works in `directory` and answers already; gone at the end, whatever happens."""
     port = free_port()
     where = {
-        "AGENTAPP_BIND": f"127.0.0.1:{port}",
+        "AGENTAPP_BIND": f"{host}:{port}",
         "AGENTAPP_WORKERS": str(workers),
         "AGENTAPP_THREADS": str(threads),
     }
     log = directory / f"output-{port}.txt"
     with started(command, directory, log, {**where, **(env or {})}) as process:
-        running = Server(f"http://127.0.0.1:{port}", process, log)
+        running = Server(f"http://{host}:{port}", process, log)
         wait_until_up(running)
         yield running
 

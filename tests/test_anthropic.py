@@ -232,6 +232,14 @@ def test_a_status_has_its_error_and_is_asked_once(ask: Any, api: MessagesApi, st
     assert len(api.requests) == 1
 
 
+def test_the_key_does_not_follow_a_redirect(ask: Any, api: MessagesApi) -> None:
+    with MessagesApi() as elsewhere:
+        api.respond_with(Script(status=307, location=f"{elsewhere.url}/v1/messages"))
+        with pytest.raises(ProviderRejected):
+            ask(call())
+        assert (len(api.requests), elsewhere.connections) == (1, 0)
+
+
 FAULTS = {
     "cut:500": ProviderGarbled,
     "reset:500": ProviderGarbled,
@@ -263,10 +271,11 @@ def test_a_connection_with_a_fault_is_closed_and_the_next_call_works(
     ask: Any, api: MessagesApi, fault: str
 ) -> None:
     api.respond_with([Script(("Hello ", "world"), fault=fault)])
-    with pytest.raises(ProviderError):
+    with pytest.raises(ProviderError) as caught:
         ask(call(timeout=0.3 if fault.startswith("stall") else 10.0))
     if fault != "end-early":  # that one was a whole response of HTTP, though no whole answer
         assert api.wait_until(lambda api: api.open_connections == 0)
+    assert caught.tb  # until here it kept the stream alive, so that only closing it could free the connection
     assert reply_of(ask(call("again"))).text == "You said: again"
 
 
@@ -595,10 +604,13 @@ def test_each_event_loop_has_its_own_connection(api: MessagesApi) -> None:
 
 
 def test_threads_that_start_together_make_one_client() -> None:
-    together, made = threading.Barrier(8), []
+    together, second, made = threading.Barrier(8), threading.Event(), []
 
     def make() -> object:
         made.append(object())
+        if len(made) > 1:
+            second.set()
+        second.wait(0.2)  # long enough for the others to come in, if they could
         return made[-1]
 
     def use() -> None:

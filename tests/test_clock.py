@@ -4,13 +4,16 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentapp.agents.clock import add_to_date, convert_time, current_time, days_between, find_zone
 from agentapp.agents.provider import ToolCall
 from agentapp.agents.tools import Tool, ToolContext, ToolInputError
 from agentapp.isolation import Scope
+
+# A loaded machine is no failure.
+unhurried = settings(deadline=None)
 
 SCOPE = Scope(request_id="r", tenant_id="t", user_id="u", session_id="s")
 NOW = datetime(2026, 3, 1, 22, 5, 9, 123, tzinfo=UTC)
@@ -95,11 +98,13 @@ def test_current_time_comes_from_the_context_and_names_day_and_offset() -> None:
         ),
         (
             "3pm",
-            "Sunday 2026-03-01 15:00 (UTC+01:00) in Europe/Berlin is Sunday 2026-03-01 14:00 (UTC+00:00) in UTC.",
+            "Sunday 2026-03-01 15:00 (UTC+01:00) in Europe/Berlin is "
+            "Sunday 2026-03-01 14:00 (UTC+00:00) in UTC.",
         ),
         (
             "12:15 am",
-            "Sunday 2026-03-01 00:15 (UTC+01:00) in Europe/Berlin is Saturday 2026-02-28 23:15 (UTC+00:00) in UTC.",
+            "Sunday 2026-03-01 00:15 (UTC+01:00) in Europe/Berlin is "
+            "Saturday 2026-02-28 23:15 (UTC+00:00) in UTC.",
         ),
         (
             "now",
@@ -204,6 +209,7 @@ def test_what_is_no_date_is_refused_with_an_example(text: str) -> None:
     assert "is no date; write it like" in refused(days_between, start=text, end="today")
 
 
+@unhurried
 @given(st.dates(), st.integers(-100_000, 100_000))
 def test_adding_days_and_counting_them_agree(start: Any, days: int) -> None:
     try:

@@ -127,7 +127,7 @@ def test_provider_is_anthropic_if_there_is_a_key_unless_told_otherwise(
 
 
 def test_anthropic_without_a_key_asks_for_the_key() -> None:
-    with pytest.raises(SettingError, match="^ANTHROPIC_API_KEY: "):
+    with pytest.raises(SettingError, match=r"^ANTHROPIC_API_KEY: "):
         load(AGENTAPP_PROVIDER="anthropic")
 
 
@@ -155,7 +155,7 @@ def test_loopback_needs_no_secret(bind: str, tmp_path: Path) -> None:
     "bind", ["0.0.0.0:1", "[::]:1", "10.0.0.1:1", "example.org:1", "localhost.example.org:1", ":1", "fd://3"]
 )
 def test_any_other_address_needs_one_and_makes_none(bind: str, tmp_path: Path) -> None:
-    with pytest.raises(SettingError, match="^AGENTAPP_SECRET_KEY: required"):
+    with pytest.raises(SettingError, match=r"^AGENTAPP_SECRET_KEY: required"):
         config.load({"AGENTAPP_INSTANCE": str(tmp_path / "instance")}, bind=bind)
     assert not (tmp_path / "instance").exists()
     assert config.load({"AGENTAPP_SECRET_KEY": SECRET}, bind=bind).secret_key == SECRET
@@ -253,7 +253,7 @@ def test_bad_listening_value_names_the_variable_or_the_option(option: str, value
 
 
 def test_blank_option_is_refused_and_not_ignored() -> None:
-    with pytest.raises(SettingError, match="^--bind: must "):
+    with pytest.raises(SettingError, match=r"^--bind: must "):
         listen.load({"AGENTAPP_BIND": "127.0.0.1:1"}, {"bind": ""})
 
 

@@ -102,7 +102,9 @@ def _details(engine: Engine) -> dict[str, Any]:
     found = inspect(engine)
     return {
         table: {
-            "columns": [(c["name"], str(c["type"]), c["nullable"]) for c in _sorted(found.get_columns(table))],
+            "columns": [
+                (c["name"], str(c["type"]), c["nullable"]) for c in _sorted(found.get_columns(table))
+            ],
             "checks": sorted((c["name"], c["sqltext"]) for c in found.get_check_constraints(table)),
             "indexes": [
                 (i["name"], i["column_names"], i["unique"], str(_where(i)))
@@ -186,7 +188,7 @@ def test_failing_migration_leaves_nothing_behind(
 ) -> None:
     """Not even of the revision before it, which had succeeded."""
     next_revision("op.create_table('half', sa.Column('id', sa.Integer())); op.execute('SELECT no_such()')")
-    with pytest.raises(StartError, match="cannot migrate the database: .*no_such"):
+    with pytest.raises(StartError, match=r"cannot migrate the database: .*no_such"):
         migrate.upgrade(url)
     assert inspect(engine).get_table_names() == []
     assert schema.schema_problem(engine) == schema.MISSING
@@ -197,7 +199,9 @@ def test_altering_a_table_keeps_the_rows_that_refer_to_it(
 ) -> None:
     migrate.upgrade(url)
     _insert_login(engine)
-    next_revision("exec(\"with op.batch_alter_table('users') as t: t.alter_column('role', type_=sa.Text())\")")
+    next_revision(
+        "exec(\"with op.batch_alter_table('users') as t: t.alter_column('role', type_=sa.Text())\")"
+    )
     migrate.upgrade(url)
     with engine.connect() as connection:
         assert connection.scalar(text("SELECT count(*) FROM logins")) == 1
@@ -248,23 +252,20 @@ def test_second_migration_waits_for_the_first(url: str, engine: Engine, tmp_path
 def test_file_that_is_no_database_is_said_plainly(tmp_path: Path) -> None:
     (tmp_path / "test.sqlite3").write_bytes(b"this is not a database" * 100)
     url = f"sqlite:///{tmp_path}/test.sqlite3"
-    with pytest.raises(StartError, match="^cannot migrate the database: file is not a database$"):
+    with pytest.raises(StartError, match=r"^cannot migrate the database: file is not a database$"):
         migrate.upgrade(url)
-    with pytest.raises(StorageUnavailable, match="^cannot use the database: file is not a database$"):
+    with pytest.raises(StorageUnavailable, match=r"^cannot use the database: file is not a database$"):
         schema.require_current(url)
 
 
-@pytest.mark.parametrize(
-    "url", ["postgresql+psycopg://host:port/db", "postgresql+psycopg://[::1/db", "postgresql+psycopg://"]
-)
+@pytest.mark.parametrize("url", ["postgresql+psycopg://host:port/db", "postgresql+psycopg://[::1/db"])
 def test_url_that_makes_no_sense_is_said_plainly(url: str) -> None:
-    with pytest.raises((SettingError, StartError)) as caught:
+    with pytest.raises(SettingError, match=r"^AGENTAPP_DATABASE_URL: is not a database URL$"):
         migrate.upgrade(url)
-    assert "\n" not in str(caught.value)
 
 
 def test_server_that_is_away_is_said_plainly() -> None:
-    with pytest.raises(StartError, match="^cannot migrate the database: .*$"):
+    with pytest.raises(StartError, match=r"^cannot migrate the database: .*$"):
         migrate.upgrade("postgresql+psycopg://nobody@127.0.0.1:1/none")
 
 

@@ -17,6 +17,7 @@ from agentapp.errors import ProviderFailed, ProviderGarbled
 
 MAX_SLOW = 300.0
 MAX_LONG = 5_000
+MAX_CALLS = 8
 CUT_AFTER_PIECES = 6
 # Cues are looked for at the beginning only, so that a very long message costs no more than a long one.
 READ_CHARS = 2_000
@@ -118,9 +119,10 @@ def answer(call: ModelCall) -> Reply:
     """What the demo model says to this call: always the same to the same. Raises only for ``/fail``."""
     move = _decide(_look(call))
     text = move.text[: 4 * call.max_tokens]
+    digest = _digest(call)
     calls = tuple(
-        ToolCall(f"demo_{_digest(call)}_{number}", name, value)
-        for number, (name, value) in enumerate(move.calls, 1)
+        ToolCall(f"demo_{digest}_{number}", name, value)
+        for number, (name, value) in enumerate(move.calls[:MAX_CALLS], 1)
     )
     output = _tokens(text) + sum(_tokens(f"{made.name}{made.input}") for made in calls)
     stop = "tool_use" if calls else "max_tokens" if len(text) < len(move.text) else "end_turn"
@@ -226,10 +228,11 @@ def _use_tools(turn: _Turn, jobs: tuple[Job, ...]) -> _Move | None:
 
 
 def _pass_on(turn: _Turn, jobs: tuple[Job, ...]) -> _Move | None:
+    for_others = tuple(job for job in jobs if job.tool not in turn.offered)
     if "hand_over" in turn.offered:
-        to = _next_specialist(turn, jobs)
+        to = _next_specialist(turn, for_others)
         return _Move(calls=(("hand_over", {"to": to, "task": turn.words}),)) if to else None
-    if "hand_back" in turn.offered and any(job.tool not in turn.offered for job in jobs):
+    if "hand_back" in turn.offered and for_others:
         if turn.worked:
             return _hand_back("; ".join(result.content for result in turn.results))
         if not turn.handed_over:
@@ -282,9 +285,9 @@ def _next_specialist(turn: _Turn, jobs: tuple[Job, ...]) -> str | None:
         name = _best(specialists, _stems(_KINDS[kind]))
         if name and name not in tried:
             return name
-    return (
-        None if jobs or tried else _best(specialists, _stems(turn.words[:READ_CHARS]) - _stems(_SMALL_TALK))
-    )
+    if jobs or tried or turn.worked:
+        return None
+    return _best(specialists, _stems(turn.words[:READ_CHARS]) - _stems(_SMALL_TALK))
 
 
 def _best(specialists: tuple[tuple[str, str], ...], stems: frozenset[str]) -> str | None:
@@ -397,7 +400,7 @@ def _slow(turn: _Turn, rest: str) -> _Move:
 
 def _long(turn: _Turn, rest: str) -> _Move:
     count = min(int(rest), MAX_LONG) if re.fullmatch("[0-9]{1,9}", rest) else 200
-    return _Move(" ".join(f"word{number}" for number in range(1, count + 1)))
+    return _Move(" ".join(map(str, range(1, count + 1))))
 
 
 def _call(turn: _Turn, rest: str) -> _Move | None:

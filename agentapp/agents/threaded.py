@@ -80,7 +80,7 @@ class ThreadedDriver:
                     continue
                 if isinstance(item, Reply):
                     return item
-                if isinstance(item, BaseException):
+                if isinstance(item, Exception):
                     raise item
                 watch.heard(time.monotonic())
                 if item:
@@ -116,7 +116,7 @@ class _Listening:
 
     def __init__(self, provider: Provider, call: ModelCall) -> None:
         self._provider, self._call = provider, call
-        self.heard: SimpleQueue[str | Reply | BaseException] = SimpleQueue()
+        self.heard: SimpleQueue[str | Reply | Exception] = SimpleQueue()
         self.given_up = threading.Event()
 
     def run(self) -> None:
@@ -132,8 +132,10 @@ class _Listening:
                 if close is not None:
                     close()
             self.heard.put(ProviderGarbled("The model's answer ended too early."))
-        except BaseException as error:
+        except Exception as error:
             self.heard.put(error)
+        except BaseException as error:  # whoever listens must not be ended by an exit meant for this thread
+            self.heard.put(ProviderGarbled(f"The model's answer ended with {type(error).__name__}."))
 
 
 def _finish(value: object) -> object:

@@ -11,7 +11,7 @@ from datetime import timedelta
 
 from argon2 import PasswordHasher
 from argon2.exceptions import InvalidHashError, VerificationError
-from sqlalchemy import CursorResult, Select, delete, func, select
+from sqlalchemy import CursorResult, Select, delete, select
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
@@ -74,10 +74,15 @@ class Accounts:
             user = _user(*found) if found else None
             kept = found[0].password_hash if found and found[0].disabled_at is None else self._nobody
         self._db.release()
-        if not self._matches(kept, password) or user is None:
-            raise WrongPassword("The name or the password is not right.")
-        with self._db.writing() as db:
-            return user, _open_login(db, user.id)
+        if self._matches(kept, password) and user is not None:
+            with self._db.writing() as db:
+                # Checking took a while: a password changed or an account locked meanwhile opens nothing.
+                still = select(UserRow.id).where(
+                    UserRow.id == user.id, UserRow.password_hash == kept, UserRow.disabled_at.is_(None)
+                )
+                if db.scalar(still.with_for_update()) is not None:
+                    return user, _open_login(db, user.id)
+        raise WrongPassword("The name or the password is not right.")
 
     def user_of(self, token: str) -> User | None:
         """Whose live login this is. A login that ended, expired or belongs to a disabled user is nobody's."""
@@ -99,7 +104,7 @@ class Accounts:
     def new_setup_token(self) -> str | None:
         """A fresh token for the first account, replacing any before it; None once somebody has an account."""
         with self._db.writing() as db:
-            if db.scalar(select(func.count()).select_from(UserRow)):
+            if not _is_empty(db):
                 return None
             token = secrets.token_urlsafe(32)
             db.execute(delete(SetupLink))
@@ -107,15 +112,16 @@ class Accounts:
             return token
 
     def knows_setup_token(self, token: str) -> bool:
+        """Whether it may be used: the newest one, while nobody has an account yet."""
         with self._db.reading() as db:
-            return db.get(SetupLink, _digest(token)) is not None
+            return db.get(SetupLink, _digest(token)) is not None and _is_empty(db)
 
     def set_up(self, token: str, name: str, password: str) -> tuple[User, str]:
         """Use the link up and make the operator, in one transaction: of two who try, one succeeds."""
         clean, hashed = check_name(name, "user"), self._hash(password)
         with self._db.writing() as db:
             used = db.execute(delete(SetupLink).where(SetupLink.digest == _digest(token)))
-            if not isinstance(used, CursorResult) or used.rowcount != 1:
+            if not isinstance(used, CursorResult) or used.rowcount != 1 or not _is_empty(db):
                 raise NotFound("This set-up link was used already or is not the newest one.")
             user = _insert_user(db, clean, hashed, "default", "operator")
             return user, _open_login(db, user.id)
@@ -156,6 +162,10 @@ def _folded(name: str) -> str:
 
 def _digest(token: str) -> str:
     return hashlib.sha256(token.encode()).hexdigest()
+
+
+def _is_empty(db: Session) -> bool:
+    return db.scalar(select(UserRow.id).limit(1)) is None
 
 
 def _users() -> Select[UserRow, str]:

@@ -63,9 +63,14 @@ class Database:
             self._readers.remove()
 
     def ping(self) -> None:
-        """Raises `StorageUnavailable` unless the database answers."""
-        with self.reading() as db:
-            db.execute(text("SELECT 1"))
+        """Raises `StorageUnavailable` unless the database answers and has tables: a lost SQLite file is
+        made anew, empty, by whoever opens it next.
+        """
+        try:
+            with self.reading() as db:
+                db.execute(text("SELECT version_num FROM alembic_version"))
+        except exc.ProgrammingError as error:
+            raise StorageUnavailable("The database has no tables.") from error
 
     def open_readers(self) -> int:
         """How many request-scoped sessions are alive: what a leak would make grow."""
@@ -76,9 +81,11 @@ class Database:
 
 
 def make_engine(url: str) -> Engine:
+    """Its errors name no parameters: they go to the log, and what people wrote does not belong there."""
     if url.startswith("sqlite"):
         engine = create_engine(
             url,
+            hide_parameters=True,
             max_overflow=-1,  # a SQLite connection is only an open file; the thread count bounds it
             connect_args={"timeout": BUSY_SECONDS, "check_same_thread": False},
         )
@@ -87,6 +94,7 @@ def make_engine(url: str) -> Engine:
     else:
         engine = create_engine(
             url,
+            hide_parameters=True,
             pool_size=10,
             max_overflow=20,
             pool_timeout=BUSY_SECONDS,
@@ -125,7 +133,10 @@ def _refuse_inherited(connection: Any, record: Any, proxy: Any) -> None:
 
 @contextmanager
 def _as_unavailable() -> Iterator[None]:
+    """What the database cannot help is `StorageUnavailable`; what our own statements did wrong is not."""
     try:
         yield
-    except (exc.OperationalError, exc.InterfaceError, exc.TimeoutError) as error:
+    except (exc.IntegrityError, exc.DataError, exc.ProgrammingError):
+        raise
+    except (exc.DBAPIError, exc.TimeoutError) as error:
         raise StorageUnavailable("The database cannot be reached right now. Nothing was lost.") from error

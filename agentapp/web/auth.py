@@ -6,7 +6,7 @@ from typing import Any
 
 from flask import Blueprint, Flask, g, redirect, render_template, request, session, url_for
 from flask_login import LoginManager, UserMixin, current_user, login_user, logout_user
-from flask_wtf.csrf import CSRFProtect
+from flask_wtf.csrf import CSRFProtect, generate_csrf
 
 from agentapp.errors import BadRequest, NotFound, WrongPassword
 from agentapp.storage.accounts import LOGIN_LIFETIME
@@ -29,6 +29,13 @@ class SignedIn(UserMixin):  # type: ignore[misc]
         return self.token
 
 
+class _Logins(LoginManager):  # type: ignore[misc]
+    """Without a second cookie to sign in by: none is ever set, and one made up by hand is not read."""
+
+    def _load_user_from_remember_cookie(self, cookie: str) -> None:
+        return None
+
+
 def init_app(app: Flask) -> None:
     settings = app.extensions["agentapp"].settings
     app.config.update(
@@ -39,8 +46,14 @@ def init_app(app: Flask) -> None:
         SESSION_REFRESH_EACH_REQUEST=False,
         PERMANENT_SESSION_LIFETIME=LOGIN_LIFETIME,
         WTF_CSRF_TIME_LIMIT=None,  # a page left open over night must still be able to send
+        # Behind TLS it would want a Referer on top of the token, and scripts send none. What that guards
+        # against, a cookie planted by somebody on the wire, the __Host- name already rules out.
+        WTF_CSRF_SSL_STRICT=False,
     )
-    manager = LoginManager(app)
+    manager = _Logins()
+    # Its context processor would look the login up once more while the page that says the database is away
+    # is being made.
+    manager.init_app(app, add_context_processor=False)
     # Its session protection hashes the address it reads from X-Forwarded-For, which anybody can send.
     manager.session_protection = None
     manager.user_loader(_load)
@@ -110,6 +123,7 @@ def _begin(user: User, token: str) -> None:
     session.clear()
     session.permanent = True
     login_user(SignedIn(user, token))
+    generate_csrf()  # now, or two pages opened at once would each make one and the cookie keep the later
 
 
 def _load(token: str) -> SignedIn | None:

@@ -94,7 +94,8 @@ def draft() -> str:
         value = _body().get("message")
     except BadRequest:
         return ""
-    return value[:MAX_BODY] if isinstance(value, str) else ""
+    # Half a surrogate pair is a reason for refusal, and no page could hold it.
+    return value.encode("utf-8", "replace").decode() if isinstance(value, str) else ""
 
 
 def _body() -> dict[str, Any]:

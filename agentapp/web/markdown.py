@@ -1,7 +1,7 @@
 """A reply's Markdown as safe HTML: parse, colour the code, then let only an allow-list through.
 
-Replies are written by a model and may quote anybody, so every step has a bound: whatever does not fit is shown
-as it was written, escaped, instead of being refused or cut.
+Replies are written by a model and may quote anybody, so every step has a bound: whatever does not fit is
+shown as it was written, escaped, instead of being refused or cut.
 """
 
 from __future__ import annotations
@@ -34,20 +34,27 @@ LEXER_COST: Final = 200  # what starting one lexer costs, in characters
 MAX_CELLS: Final = 10_000  # cells of all tables in one reply
 MAX_BRACKET_WORK: Final = 20_000_000  # see _Bounds.allows_inline
 
-TAGS: Final = frozenset(
-    "a blockquote br code del div em h3 h4 h5 h6 hr li ol p pre s span strong table tbody td th thead tr ul".split()
-)
+# fmt: off
+TAGS: Final = frozenset((
+    "a", "blockquote", "br", "code", "del", "div", "em", "h3", "h4", "h5", "h6", "hr", "li", "ol",
+    "p", "pre", "s", "span", "strong", "table", "tbody", "td", "th", "thead", "tr", "ul",
+))
+# fmt: on
 CODE_CLASSES: Final = frozenset(f"tok-{short}" for short in STANDARD_TYPES.values() if short)
 URL_SCHEMES: Final = frozenset({"http", "https", "mailto"})
 LINK_REL: Final = "noopener noreferrer nofollow"
 
 # Only languages people ask about: looking up any other name makes Pygments search every installed plugin, and
 # its rarer lexers have patterns that take exponential time.
-LANGUAGES: Final = frozenset(
-    "bash c c++ c# cpp cs css diff docker dockerfile go golang html http ini java javascript js json jsx kotlin "
-    "lua make makefile nginx php powershell py py3 python python3 pycon r rb ruby rs rust scala sh shell sql "
-    "swift toml ts tsx typescript xml yaml yml zsh".split()
-)
+# fmt: off
+LANGUAGES: Final = frozenset((
+    "bash", "c", "c++", "c#", "cpp", "cs", "css", "diff", "docker", "dockerfile", "go", "golang",
+    "html", "http", "ini", "java", "javascript", "js", "json", "jsx", "kotlin", "lua", "make",
+    "makefile", "nginx", "php", "powershell", "py", "py3", "python", "python3", "pycon", "r", "rb",
+    "ruby", "rs", "rust", "scala", "sh", "shell", "sql", "swift", "toml", "ts", "tsx", "typescript",
+    "xml", "yaml", "yml", "zsh",
+))
+# fmt: on
 
 _LINK = re.compile(r"(?:https?://|mailto:)[^\s]", re.IGNORECASE)
 _BARE_URL = re.compile(r"""https?://[^\s<>"'`]+""", re.IGNORECASE)
@@ -153,7 +160,7 @@ def _fitted(tokens: Iterable[Token], bounds: _Bounds) -> Iterator[Token]:
 
 
 def _linked(children: Iterable[Token]) -> Iterator[Token]:
-    """Links that lead outside and nothing else; an image is a link to it, for loading it would tell on the reader."""
+    """Links that lead outside and no others. An image is a link too: loading it would tell on the reader."""
     inside = hidden = False
     for token in children:
         match token.type:
@@ -208,13 +215,11 @@ def _html(content: str) -> Token:
 def _code(info: str, code: str, bounds: _Bounds) -> str:
     """A block of code under its language; the script puts the copy button into the head."""
     named = _LANGUAGE.match(unescapeAll(info).strip())
-    language = named[0] if named else ""
+    language = named[0] if named else "text"
+    head = f'<div class="code-head"><span class="code-lang">{escape(language)}</span></div>'
     body = _coloured(language.lower(), code, bounds) or escape(code, quote=False)
     # Focusable, because a long line is scrolled to by keyboard.
-    return (
-        f'<div class="code"><div class="code-head"><span class="code-lang">{escape(language or "text")}</span></div>'
-        f'<pre tabindex="0"><code>{body}</code></pre></div>\n'
-    )
+    return f'<div class="code">{head}<pre tabindex="0"><code>{body}</code></pre></div>\n'
 
 
 def _coloured(language: str, code: str, bounds: _Bounds) -> str | None:

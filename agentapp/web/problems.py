@@ -28,7 +28,7 @@ TABLE = MappingProxyType(
         "message-too-long": (413, "Too long", None),
         "invalid-message": (422, "This message cannot be sent", None),
         "idempotency-mismatch": (422, "Sent before with another text", None),
-        "budget-exhausted": (429, "The limit is reached", None),
+        "budget-exhausted": (429, "The limit is reached", 1),
         "internal": (500, "Something went wrong", None),
         "turn-failed": (500, "Something went wrong", None),
         "out-of-steps": (502, "No answer found", None),

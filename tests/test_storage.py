@@ -1,0 +1,318 @@
+"""The stores, the same claims on SQLite and on PostgreSQL."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import shutil
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import text
+
+from agentapp import migrate
+from agentapp.errors import IdempotencyMismatch, NotBound, NotFound, StorageUnavailable, TurnInProgress
+from agentapp.isolation import RequestScope, Scope, ThreadBinder, UserScope
+from agentapp.storage.accounts import Accounts
+from agentapp.storage.chats import Chats
+from agentapp.storage.db import Database
+from agentapp.storage.notes import Notes
+from agentapp.storage.turns import Turns, title_of
+from agentapp.storage.values import Settled
+from tests.postgres import postgres_url
+
+PASSWORD = "a long enough password"
+LEASE = timedelta(seconds=60)
+DONE = Settled("completed", "the reply", "triage", "", (), 3, 4, 1, 0)
+
+
+class Stores:
+    """All stores over one database."""
+
+    def __init__(self, url: str) -> None:
+        self.binder = ThreadBinder()
+        self.db = Database(url, self.binder)
+        self.accounts, self.chats = Accounts(self.db), Chats(self.db)
+        self.turns, self.notes = Turns(self.db), Notes(self.db)
+
+    def user(self, name: str, tenant: str = "default") -> UserScope:
+        user = self.accounts.add(name, PASSWORD, tenant=tenant)
+        return UserScope(request_id=f"r-{name}", tenant_id=user.tenant_id, user_id=user.id)
+
+    def chat(self, scope: UserScope) -> Scope:
+        return scope.within(self.chats.create(scope).id)
+
+    def turn(self, scope: Scope, message: str, reply: str = "the reply") -> str:
+        begun = self.turns.begin(scope, message, None, LEASE)
+        assert self.turns.settle(scope, begun.turn_id, _with_reply(reply))
+        return begun.turn_id
+
+
+def _with_reply(reply: str) -> Settled:
+    return Settled("completed", reply, "triage", "", (), 3, 4, 1, 0)
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def url(request: pytest.FixtureRequest, tmp_path: Path, sqlite_template: Path) -> Iterator[str]:
+    if request.param == "sqlite":
+        shutil.copy(sqlite_template, tmp_path / "stores.sqlite3")
+        yield f"sqlite:///{tmp_path / 'stores.sqlite3'}"
+        return
+    with postgres_url() as fresh:
+        migrate.upgrade(fresh)
+        yield fresh
+
+
+@pytest.fixture
+def stores(url: str) -> Iterator[Stores]:
+    made = Stores(url)
+    yield made
+    left = made.db.engine.pool.checkedout(), made.db.open_readers()  # type: ignore[attr-defined]
+    made.db.engine.dispose()
+    assert left == (0, 0)
+
+
+def read(stores: Stores, scope: RequestScope, job: Any) -> Any:
+    with stores.binder.bound(scope):
+        return job()
+
+
+def test_messages_are_numbered_without_gaps_by_many_writers_at_once(stores: Stores) -> None:
+    """Twelve chats of one user, four turns each, all at the same time."""
+    ann = stores.user("ann")
+    chats = [stores.chat(ann) for _ in range(12)]
+    with ThreadPoolExecutor(12) as pool:
+        list(pool.map(lambda chat: [stores.turn(chat, f"m{n}") for n in range(4)], chats))
+    for chat in chats:
+        messages = read(stores, chat, lambda chat=chat: stores.chats.transcript(chat)).messages
+        assert [m.seq for m in messages] == list(range(1, 9))
+        assert [m.role for m in messages] == ["user", "assistant"] * 4
+
+
+def test_of_many_who_begin_a_turn_at_once_one_is_let_in(stores: Stores) -> None:
+    chat = stores.chat(stores.user("ann"))
+    start = threading.Barrier(8)
+
+    def attempt(n: int) -> str:
+        start.wait(5)
+        try:
+            return stores.turns.begin(chat, f"try {n}", None, LEASE).turn_id
+        except TurnInProgress as refusal:
+            return f"refused, {refusal.turn_id} is running"
+
+    with ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(attempt, range(8)))
+    let_in = [a for a in answers if not a.startswith("refused")]
+    assert len(let_in) == 1
+    assert answers.count(f"refused, {let_in[0]} is running") == 7
+
+
+def test_a_key_makes_one_turn_however_often_it_is_sent(stores: Stores) -> None:
+    chat = stores.chat(stores.user("ann"))
+    first = stores.turns.begin(chat, "hello", "key", LEASE)
+    with pytest.raises(TurnInProgress):
+        stores.turns.begin(chat, "hello", "key", LEASE)
+    stores.turns.settle(chat, first.turn_id, DONE)
+    again = stores.turns.begin(chat, "hello", "key", LEASE)
+    assert (again.turn_id, again.reply) == (first.turn_id, "the reply")
+    with pytest.raises(IdempotencyMismatch):
+        stores.turns.begin(chat, "something else", "key", LEASE)
+    assert stores.turns.begin(chat, "hello", "other key", LEASE).turn_id != first.turn_id
+
+
+def test_a_turn_is_settled_once(stores: Stores) -> None:
+    chat = stores.chat(stores.user("ann"))
+    begun = stores.turns.begin(chat, "hello", None, LEASE)
+    with ThreadPoolExecutor(6) as pool:
+        won = list(
+            pool.map(lambda n: stores.turns.settle(chat, begun.turn_id, _with_reply(f"{n}")), range(6))
+        )
+    assert sorted(won) == [False] * 5 + [True]
+    assert len(read(stores, chat, lambda: stores.chats.transcript(chat)).messages) == 2
+
+
+def test_a_turn_whose_worker_died_does_not_block_the_session(stores: Stores) -> None:
+    chat = stores.chat(stores.user("ann"))
+    dead = stores.turns.begin(chat, "lost", None, timedelta(seconds=-1))
+    stores.turn(chat, "next")
+    whole = read(stores, chat, lambda: stores.chats.transcript(chat))
+    assert [(t.id == dead.turn_id, t.status) for t in whole.turns] == [
+        (True, "interrupted"),
+        (False, "completed"),
+    ]
+    assert [m.content for m in whole.messages] == ["lost", "next", "the reply"]
+    assert not stores.turns.settle(chat, dead.turn_id, DONE), "a dead turn must not come back"
+
+
+def test_somebody_elses_chat_is_an_absent_one(stores: Stores) -> None:
+    ann, bob = stores.user("ann"), stores.user("bob")
+    chat = stores.chat(ann)
+    turn = stores.turn(chat, "private")
+    stores.notes.add(chat, "private note")
+    other_tenant = UserScope(
+        request_id="r", tenant_id=stores.user("eve", "other").tenant_id, user_id=ann.user_id
+    )
+    for stranger in (bob.within(chat.session_id), other_tenant.within(chat.session_id)):
+        for attempt in (
+            lambda s=stranger: read(stores, s, lambda: stores.chats.get(s)),
+            lambda s=stranger: read(stores, s, lambda: stores.chats.transcript(s)),
+            lambda s=stranger: stores.chats.rename(s, "mine now"),
+            lambda s=stranger: stores.chats.delete(s),
+            lambda s=stranger: stores.turns.begin(s, "hi", None, LEASE),
+            lambda s=stranger: stores.notes.add(s, "hi"),
+        ):
+            with pytest.raises(NotFound):
+                attempt()
+        assert not stores.turns.settle(stranger, turn, DONE)
+        assert read(stores, stranger, lambda s=stranger: stores.notes.all(s)) == []
+        assert not stores.notes.remove(stranger, 1)
+        assert read(stores, stranger, lambda s=stranger: stores.chats.page(s)) == ([], False)
+        assert read(stores, stranger, lambda s=stranger: stores.chats.search(s, "private", 9)) == []
+    assert read(stores, chat, lambda: stores.chats.get(chat)).title == "private"
+
+
+def test_search_takes_its_words_literally_and_ignores_case(stores: Stores) -> None:
+    ann = stores.user("ann")
+    stores.turn(stores.chat(ann), "We pay 100% in May")
+    stores.turn(stores.chat(ann), "snake_case \\o/ it's")
+
+    def found(words: str) -> list[str]:
+        return [c.title for c in read(stores, ann, lambda: stores.chats.page(ann, words=words))[0]]
+
+    assert found("PAY 100% in") == ["We pay 100% in May"]
+    assert found("%") == ["We pay 100% in May"]
+    assert found("e_c") == found("\\o/") == found("it's") == ["snake_case \\o/ it's"]
+    assert found("y_1") == found("100%May") == []
+
+
+def test_pages_of_chats_are_complete_and_newest_first(stores: Stores) -> None:
+    ann = stores.user("ann")
+    made = [stores.chat(ann).session_id for _ in range(7)]
+    pages = [read(stores, ann, lambda p=p: stores.chats.page(ann, page=p, size=3)) for p in (1, 2, 3)]
+    assert [more for _, more in pages] == [True, True, False]
+    assert [chat.id for chats, _ in pages for chat in chats] == made[::-1]
+
+
+def test_deleting_a_chat_deletes_all_that_is_in_it(stores: Stores) -> None:
+    chat = stores.chat(stores.user("ann"))
+    stores.turn(chat, "hello")
+    stores.notes.add(chat, "a note")
+    stores.chats.delete(chat)
+    with stores.db.engine.connect() as raw:
+        left = [
+            raw.scalar(
+                text(f"SELECT count(*) FROM {table} WHERE tenant_id = :t AND user_id = :u"),
+                {"t": chat.tenant_id, "u": chat.user_id},
+            )
+            for table in ("messages", "turns", "notes", "sessions")
+        ]
+    assert left == [0, 0, 0, 0]
+
+
+def test_notes_added_at_once_get_numbers_of_their_own(stores: Stores) -> None:
+    chat = stores.chat(stores.user("ann"))
+    with ThreadPoolExecutor(8) as pool:
+        numbers = list(pool.map(lambda n: stores.notes.add(chat, f"note {n}"), range(16)))
+    assert sorted(numbers) == list(range(1, 17))
+
+
+def test_two_threads_of_one_request_never_share_a_session(stores: Stores) -> None:
+    scope = stores.user("ann")
+    together = threading.Barrier(2)
+
+    def session() -> int:
+        with stores.binder.bound(scope), stores.db.reading() as db:
+            together.wait(5)
+            return id(db)
+
+    with ThreadPoolExecutor(2) as pool:
+        one, two = pool.submit(session), pool.submit(session)
+    assert one.result() != two.result()
+
+
+def test_the_scoped_session_is_removed_when_its_binding_ends(stores: Stores) -> None:
+    scope = stores.user("ann")
+    with stores.binder.bound(scope):
+        with stores.db.reading() as db:
+            db.execute(text("SELECT 1"))
+        assert stores.db.open_readers() == 1
+        assert stores.db.engine.pool.checkedout() == 1  # type: ignore[attr-defined]
+    assert stores.db.open_readers() == 0
+    assert stores.db.engine.pool.checkedout() == 0  # type: ignore[attr-defined]
+
+
+def test_the_scoped_session_is_removed_even_if_another_cleanup_fails(stores: Stores) -> None:
+    def fails() -> None:
+        raise OSError("another clean-up")
+
+    stores.binder.at_release(fails)
+    scope = RequestScope(request_id="r")
+    with pytest.raises(OSError), stores.binder.bound(scope), stores.db.reading() as db:
+        db.execute(text("SELECT 1"))
+    assert stores.db.open_readers() == 0
+
+
+def test_reading_without_a_scope_is_an_error(stores: Stores) -> None:
+    with pytest.raises(NotBound), stores.db.reading():
+        pass
+
+
+def test_a_failed_write_changes_nothing(stores: Stores) -> None:
+    chat = stores.chat(stores.user("ann"))
+    retitle = text("UPDATE sessions SET title = 'x' WHERE tenant_id = :t AND user_id = :u")
+    with pytest.raises(ZeroDivisionError), stores.db.writing() as db:
+        _ = db.execute(retitle, {"t": chat.tenant_id, "u": chat.user_id}), 1 / 0
+    assert read(stores, chat, lambda: stores.chats.get(chat)).title == "New chat"
+
+
+def test_a_connection_is_not_used_by_a_forked_child(stores: Stores) -> None:
+    """A pool filled before a fork must not be drawn from after it: two processes would share a socket."""
+    scope = stores.user("ann")  # the pool is warm now
+    told: multiprocessing.SimpleQueue[Any] = multiprocessing.get_context("fork").SimpleQueue()
+
+    def child() -> None:
+        with stores.binder.bound(scope), stores.db.reading() as db:
+            record = db.connection().connection._connection_record  # type: ignore[attr-defined]
+            told.put((record.info["pid"], os.getpid()))
+
+    process = multiprocessing.get_context("fork").Process(target=child)
+    process.start()
+    process.join(10)
+    assert process.exitcode == 0
+    opened_by, used_by = told.get()
+    assert opened_by == used_by != os.getpid()
+    with stores.binder.bound(scope):
+        assert stores.accounts.all()[0].name == "ann", "the parent's own connection must still work"
+
+
+def test_a_database_that_is_away_is_storage_unavailable(tmp_path: Path) -> None:
+    (tmp_path / "garbage.sqlite3").write_bytes(b"not a database at all" * 500)
+    for url in (
+        f"sqlite:///{tmp_path}/nowhere/x.sqlite3",
+        f"sqlite:///{tmp_path}/garbage.sqlite3",
+        "postgresql+psycopg://nobody@127.0.0.1:1/nothing",
+    ):
+        stores = Stores(url)
+        scope = UserScope(request_id="r", tenant_id="t", user_id="u")
+        with stores.binder.bound(scope), pytest.raises(StorageUnavailable):
+            stores.chats.page(scope)
+        with pytest.raises(StorageUnavailable):
+            stores.chats.create(scope)
+        stores.db.engine.dispose()
+
+
+def test_times_come_back_as_utc(stores: Stores) -> None:
+    chat = stores.chat(stores.user("ann"))
+    created = read(stores, chat, lambda: stores.chats.get(chat)).created_at
+    assert created.utcoffset() == timedelta(0)
+
+
+def test_a_long_first_message_makes_a_short_title() -> None:
+    assert title_of("two\n lines  ") == "two lines"
+    assert len(title_of("word " * 100)) <= 60
+    assert title_of("word " * 100).endswith("…")

@@ -59,7 +59,6 @@ def on_starting(arbiter: Any) -> None:
     child = os.fork()
     if child == 0:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-        _forget_modules()
         code = _rehearse(arbiter)
         sys.stderr.flush()
         os._exit(code)
@@ -72,7 +71,9 @@ def on_starting(arbiter: Any) -> None:
 
 
 def post_fork(arbiter: Any, worker: Any) -> None:
-    _forget_modules()
+    """Forget what reading this file imported: after SIGHUP a worker must not mix old modules with new."""
+    for name in [name for name in sys.modules if name.partition(".")[0] == "agentapp"]:
+        del sys.modules[name]
 
 
 def post_worker_init(worker: Any) -> None:
@@ -88,15 +89,9 @@ def post_worker_init(worker: Any) -> None:
         sys.exit(3)  # gunicorn's WORKER_BOOT_ERROR: the whole server stops
 
 
-def _forget_modules() -> None:
-    """What reading this file imported: after SIGHUP a worker must not mix old modules with new ones."""
-    for name in [name for name in sys.modules if name.partition(".")[0] == "agentapp"]:
-        del sys.modules[name]
-
-
 def _rehearse(arbiter: Any) -> int:
     from agentapp import config
-    from agentapp.errors import AgentappError, StorageUnavailable
+    from agentapp.errors import StorageUnavailable
     from agentapp.storage import schema
 
     try:

@@ -170,6 +170,5 @@ def _read_password() -> str:
 
 def _become_gunicorn(where: listen.Listen) -> None:
     """The same process from now on, so that whoever started us can stop it; nothing open is taken along."""
-    sys.stdout.flush()
     command = [sys.executable, "-m", "gunicorn", "-c", str(shipped.gunicorn_config())]
     os.execve(sys.executable, [*command, "agentapp.app:create_app()"], {**os.environ, **where.environ()})  # noqa: S606

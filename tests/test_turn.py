@@ -245,7 +245,8 @@ def test_activity_is_kept_for_the_page(parts: Parts, scope: Scope, answering: An
 
 def test_what_the_model_saw_before_is_only_this_chat(parts: Parts, scope: Scope, answering: Any) -> None:
     other = scope.within(parts.chats.create(scope).id)
-    answering("one").begin(other, "in the other chat").finish()
+    for message in ("in the other chat", "and once more there"):
+        answering("one").begin(other, message).finish()
     answering("two").begin(scope, "in this chat").finish()
     model = Scripted("three")
     service = replace(parts.answering, driver=ThreadedDriver(model, parts.binder))

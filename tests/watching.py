@@ -18,7 +18,11 @@ from agentapp.config import Settings
 from agentapp.storage.values import new_id
 
 SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
-VOID = frozenset({"area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "source", "wbr"})
+VOID = frozenset(
+    {"area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "source", "wbr"}
+)
+
+SCRIPTED = re.compile(r"\s*(javascript|data|vbscript):", re.I)
 
 # A good body for every route that takes one; a route that is not here takes none.
 FIELDS: dict[str, dict[str, str]] = {
@@ -59,7 +63,9 @@ def path_of(app: Flask, rule: Rule, **values: str) -> str:
     wanted = {name: values.get(name, new_id()) for name in rule.arguments}
     if rule.endpoint == "static":
         wanted["filename"] = "style.css"
-    return app.url_map.bind("localhost").build(rule.endpoint, wanted, rule.methods and min(rule.methods - SAFE, default="GET"))
+    return app.url_map.bind("localhost").build(
+        rule.endpoint, wanted, rule.methods and min(rule.methods - SAFE, default="GET")
+    )
 
 
 def likeness(answer: TestResponse, *ids: str) -> tuple[int, list[tuple[str, str]], str]:
@@ -105,9 +111,7 @@ class Page(HTMLParser):
 
     def form(self, action: str, **having: str) -> Form:
         fits = [
-            form
-            for form in self.forms
-            if form.action == action and having.items() <= {**form.fields}.items()
+            form for form in self.forms if form.action == action and having.items() <= {**form.fields}.items()
         ]
         assert fits, f"no form to {action}: {[form.action for form in self.forms]}"
         return fits[-1]
@@ -156,12 +160,16 @@ def faults(html: str) -> Iterator[str]:
         yield f"{len(page.all('h1'))} h1"
     if not any(title.text.strip() for title in page.all("title")):
         yield "no title"
-    if not [m for m in page.all("meta") if m.attributes.get("name") == "csrf-token" and m.attributes["content"]]:
+    if not [
+        m for m in page.all("meta") if m.attributes.get("name") == "csrf-token" and m.attributes["content"]
+    ]:
         yield "no csrf-token meta"
     for form in page.forms:
         if form.method == "post" and not form.fields.get("csrf_token"):
             yield f"the form to {form.action} has no token"
-        if form.method not in ("post", "get", "dialog") or (form.method != "dialog" and form.action[:1] != "/"):
+        if form.method not in ("post", "get", "dialog") or (
+            form.method != "dialog" and form.action[:1] != "/"
+        ):
             yield f"the form to {form.action} goes elsewhere"
     ids = [element.attributes["id"] for element in page.elements if "id" in element.attributes]
     if len(ids) != len(set(ids)):
@@ -182,5 +190,7 @@ def _inline(element: Element) -> Iterator[str]:
     for name, value in given.items():
         if name.startswith("on"):
             yield f"a handler: {element}"
-        if name in ("href", "src", "action", "formaction") and re.match(r"\s*(javascript|data|vbscript):", value, re.I):
+        if name in ("href", "src", "action", "formaction") and re.match(
+            r"\s*(javascript|data|vbscript):", value, re.I
+        ):
             yield f"a script as an address: {element}"

@@ -29,6 +29,7 @@ from pygments.token import STANDARD_TYPES
 MAX_CHARS: Final = 50_000
 MAX_DEPTH: Final = 80  # below markdown-it's own 100, where it would silently drop what is deeper
 MAX_HIGHLIGHTED: Final = 20_000  # characters of code coloured in one reply
+MAX_CODE_LINE: Final = 1_000  # a longer line is data; some lexers take cubic time to find out
 MAX_SECONDS: Final = 0.25  # for colouring: some lexers look ahead again at every token
 LEXER_COST: Final = 200  # what starting one lexer costs, in characters
 MAX_CELLS: Final = 10_000  # cells of all tables in one reply
@@ -224,6 +225,8 @@ def _code(info: str, code: str, bounds: _Bounds) -> str:
 
 def _coloured(language: str, code: str, bounds: _Bounds) -> str | None:
     if language not in LANGUAGES or not bounds.allows_highlighting(code):
+        return None
+    if any(len(line) > MAX_CODE_LINE for line in code.split("\n")):
         return None
     started, left = bounds.clock(), bounds.seconds
     found = []

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sqlalchemy as sa
 from alembic import op
+from sqlalchemy.schema import SchemaItem
 
 revision = "0001"
 down_revision = None
@@ -150,7 +151,7 @@ def _notes() -> None:
     )
 
 
-def _in_session(table: str) -> list[sa.SchemaItem]:
+def _in_session(table: str) -> list[SchemaItem]:
     return [
         sa.Column("session_id", ID, nullable=False),
         sa.ForeignKeyConstraint(
@@ -160,7 +161,7 @@ def _in_session(table: str) -> list[sa.SchemaItem]:
     ]
 
 
-def _owner(table: str) -> list[sa.SchemaItem]:
+def _owner(table: str) -> list[SchemaItem]:
     return [
         sa.Column("tenant_id", ID, nullable=False),
         sa.Column("user_id", ID, nullable=False),

@@ -241,7 +241,8 @@
 
     remove() {
       this.root.remove();
-      byId("hello")?.removeAttribute("hidden");
+      turns.lastElementChild?.querySelector(".theirs").setAttribute("id", "latest");
+      if (!turns.children.length) byId("hello")?.removeAttribute("hidden");
     }
 
     doing(words) {

@@ -1,0 +1,102 @@
+"""Who may import whom, and who may keep what: the picture in docs/architecture.md, checked."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parent.parent / "agentapp"
+
+# High to low. A module imports its own package and what is below: never what is above or beside it.
+LAYERS = (
+    {"app"},
+    {"cli", "web"},
+    {"migrate", "listen", "turn"},
+    {"agents", "storage"},
+    {"telemetry", "resources"},
+    {"isolation"},
+    {"config"},
+    {"errors"},
+)
+# Third parties with an owner: nobody else may import them.
+OWNERS = {
+    "flask": ("app", "cli", "web"),
+    "flask_login": ("web",),
+    "flask_wtf": ("web",),
+    "werkzeug": ("app", "web"),
+    "markupsafe": ("web",),
+    "markdown_it": ("web.markdown",),
+    "nh3": ("web.markdown",),
+    "pygments": ("web.markdown",),
+    "sqlalchemy": ("storage",),
+    "argon2": ("storage.accounts",),
+    "anthropic": ("agents.anthropic",),
+    "httpx2": ("agents.anthropic",),
+    "pydantic": ("agents.tools",),
+    "click": ("cli",),
+    "alembic": ("migrate",),
+    "gunicorn": (),
+}
+MUTABLE = (ast.List, ast.Dict, ast.Set, ast.ListComp, ast.DictComp, ast.SetComp)
+MAKERS = {"list", "dict", "set", "defaultdict", "OrderedDict", "Counter", "deque", "local"}
+
+
+def modules() -> dict[str, ast.Module]:
+    names = {path: path.relative_to(PACKAGE).with_suffix("") for path in sorted(PACKAGE.rglob("*.py"))}
+    return {
+        ".".join(name.parts).removesuffix(".__init__"): ast.parse(path.read_text())
+        for path, name in names.items()
+        if name != Path("__init__")
+    }
+
+
+MODULES = modules()
+
+
+def imports(tree: ast.Module) -> Iterator[str]:
+    """Full names of everything imported. Imports for type checkers count too: a layer is a layer."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "relative imports hide where something comes from"
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def layer_of(name: str) -> int:
+    return next(n for n, layer in enumerate(LAYERS) if name.split(".")[0] in layer)
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_a_module_imports_only_what_is_below_it(name: str) -> None:
+    for imported in imports(MODULES[name]):
+        root, _, target = imported.partition(".")
+        if root != "agentapp" or target.split(".")[0] in ("__version__", name.split(".")[0]):
+            continue
+        assert layer_of(name) < layer_of(target), f"{name} must not import {target}"
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_third_parties_are_imported_by_their_owners_only(name: str) -> None:
+    for imported in imports(MODULES[name]):
+        owners = OWNERS.get(imported.split(".")[0], (name,))
+        assert name.startswith(owners), f"{name} must not import {imported}"
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_no_module_keeps_anything_that_can_change(name: str) -> None:
+    """No module-level list, dict, set or cache, and no `global`: state lives in objects with a lifetime."""
+    for node in MODULES[name].body:
+        value = getattr(node, "value", None)
+        if not isinstance(node, ast.Assign | ast.AnnAssign) or ast.unparse(node).startswith("__all__"):
+            continue
+        maker = ast.unparse(value.func).split(".")[-1] if isinstance(value, ast.Call) else ""
+        assert not isinstance(value, MUTABLE), f"{name}:{node.lineno}"
+        assert maker not in MAKERS, f"{name}:{node.lineno}"
+    for node in ast.walk(MODULES[name]):
+        assert not isinstance(node, ast.Global), f"{name}:{node.lineno}"
+        decorators = [ast.unparse(d).partition("(")[0] for d in getattr(node, "decorator_list", ())]
+        assert not any(d.endswith(("lru_cache", ".cache", "cached")) for d in decorators), name

@@ -1,0 +1,163 @@
+"""Many people at once on the real server: every byte anybody gets is searched for anybody else's marks."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import secrets
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from argon2 import PasswordHasher
+
+from agentapp import migrate
+from agentapp.isolation import ThreadBinder
+from agentapp.storage.accounts import Accounts
+from agentapp.storage.db import Database
+from tests.messages_api import MessagesApi
+from tests.serving import Server, server
+from tests.visiting import Answer, Visitor
+
+USERS, SESSIONS, TURNS = 50, 100, 3
+PASSWORD = "a long enough password"
+KINDS = ("text/event-stream", "application/json", "text/html")
+MARK = re.compile(rb"mark-[0-9a-f]{16}")
+
+pytestmark = [pytest.mark.timeout(280)]
+
+
+def add_users(url: str, names: list[str]) -> None:
+    """Straight into the database, hashed with the smallest parameters: sign-in is not what is tested here."""
+    migrate.upgrade(url)
+    db = Database(url, ThreadBinder())
+    accounts = Accounts(db)
+    accounts._hasher = PasswordHasher(time_cost=1, memory_cost=8, parallelism=1)
+    for n, name in enumerate(names):
+        accounts.add(name, PASSWORD, tenant=f"tenant{n % 3}")
+    db.engine.dispose()
+
+
+@dataclass
+class Talk:
+    """One session of one user, with a mark that nobody else has ever sent."""
+
+    user: str
+    mark: str
+    visitor: Visitor
+    chat: str = ""
+
+    def run(self) -> list[tuple[str, Answer]]:
+        """Every answer, with how far it may look: at this session only, or at all of the user's."""
+        seen: list[tuple[str, Answer]] = []
+        self.visitor.sign_in(self.user, PASSWORD)
+        self.chat = self.visitor.new_chat()
+        for n in range(TURNS):
+            text = f"hello {n} {self.mark}" if n < TURNS - 1 else f"recap {self.mark}"
+            answer = self.visitor.send(self.chat, text, KINDS[n % 3])
+            assert answer.status in (200, 303), answer.text
+            seen.append(("session", answer))
+        seen.append(("user", self.visitor.get(f"/chat/{self.chat}")))
+        seen.append(("user", self.visitor.get("/chat")))
+        seen.append(("session", self.visitor.get(f"/chat/{self.chat}/export.json")))
+        seen.append(("session", self.visitor.get(f"/chat/{self.chat}/export.md")))
+        return seen
+
+
+def talk_all(running: Server) -> None:
+    names = [f"user{n}" for n in range(USERS)]
+    talks = [
+        Talk(names[n % USERS], f"mark-{secrets.token_hex(8)}", Visitor(running.url, timeout=200))
+        for n in range(SESSIONS)
+    ]
+    with ThreadPoolExecutor(SESSIONS) as pool:
+        answers = list(pool.map(Talk.run, talks))
+    of_user = {name: {t.mark.encode() for t in talks if t.user == name} for name in names}
+    for talk, seen in zip(talks, answers, strict=True):
+        for reach, answer in seen:
+            allowed = {talk.mark.encode()} if reach == "session" else of_user[talk.user]
+            found = set(MARK.findall(answer.everything))
+            assert found <= allowed, f"{talk.user} saw {found - allowed} in {answer.text[:2000]}"
+        export = json.loads(seen[-2][1].body)
+        messages = export["messages"]
+        assert [m["seq"] for m in messages] == list(range(1, 2 * TURNS + 1))
+        assert all(talk.mark in m["content"] for m in messages), "an answer does not belong to its question"
+        assert [t["status"] for t in export["turns"]] == ["completed"] * TURNS
+    assert "isolation violation" not in running.output()
+    assert "Traceback" not in running.output(), running.output()[-3000:]
+
+
+@pytest.mark.parametrize(("workers", "threads"), [(2, 64), (1, 1)])
+def test_a_hundred_sessions_of_fifty_users_never_see_each_other(
+    tmp_path: Path, workers: int, threads: int
+) -> None:
+    add_users(f"sqlite:///{tmp_path}/instance.sqlite3", [f"user{n}" for n in range(USERS)])
+    env = {"AGENTAPP_DATABASE_URL": f"sqlite:///{tmp_path}/instance.sqlite3", "AGENTAPP_DEMO_DELAY": "0"}
+    with server(tmp_path, workers=workers, threads=threads, env=env) as running:
+        talk_all(running)
+
+
+def test_a_hundred_sessions_through_the_sdk_never_see_each_other(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/instance.sqlite3"
+    add_users(url, [f"user{n}" for n in range(USERS)])
+    with MessagesApi() as api:
+        env = {
+            "AGENTAPP_DATABASE_URL": url,
+            "ANTHROPIC_API_KEY": "sk-test-key",
+            "ANTHROPIC_BASE_URL": api.url,
+        }
+        with server(tmp_path, workers=2, threads=64, env=env) as running:
+            talk_all(running)
+            assert "sk-test-key" not in running.output()
+
+
+def test_one_worker_and_one_thread_after_a_stream_a_stranger_sees_nobody(tmp_path: Path) -> None:
+    add_users(f"sqlite:///{tmp_path}/instance.sqlite3", ["ann"])
+    env = {"AGENTAPP_DATABASE_URL": f"sqlite:///{tmp_path}/instance.sqlite3", "AGENTAPP_DEMO_DELAY": "0"}
+    with server(tmp_path, workers=1, threads=1, env=env) as running:
+        ann = Visitor(running.url)
+        ann.sign_in("ann", PASSWORD)
+        chat = ann.new_chat()
+        for _ in range(3):
+            answer = ann.send(chat, "my secret is mark-0123456789abcdef", "text/event-stream")
+            assert b"mark-0123456789abcdef" in answer.body
+            for path in (
+                "/",
+                "/login",
+                "/chat",
+                f"/chat/{chat}",
+                f"/chat/{chat}/export.json",
+                "/nowhere",
+                "/livez",
+            ):
+                stranger = Visitor(running.url).get(path)
+                assert stranger.status in (200, 303, 404)
+                assert b"mark-" not in stranger.everything
+                assert b"ann" not in re.sub(rb"cannot|[a-z]*channel", b"", stranger.body)
+
+
+def test_a_server_is_as_small_after_many_turns_as_before(tmp_path: Path) -> None:
+    """Threads and file descriptors of the worker itself, from outside."""
+    add_users(f"sqlite:///{tmp_path}/instance.sqlite3", ["ann"])
+    env = {"AGENTAPP_DATABASE_URL": f"sqlite:///{tmp_path}/instance.sqlite3", "AGENTAPP_DEMO_DELAY": "0"}
+    with server(tmp_path, workers=1, threads=4, env=env) as running:
+        (worker,) = running.children()
+        ann = Visitor(running.url)
+        ann.sign_in("ann", PASSWORD)
+        chat = ann.new_chat()
+
+        def turns(count: int) -> None:
+            for n in range(count):
+                ann.send(chat, ("what is 2*3?", "/fail later", "hello", "/fail")[n % 4], KINDS[n % 2])
+
+        turns(40)
+        before = open_files(worker)
+        turns(200)
+        assert open_files(worker) <= before + 4
+        assert len(os.listdir(f"/proc/{worker}/task")) <= 4 + 2, "more threads than the pool and its keeper"
+
+
+def open_files(pid: int) -> int:
+    return len(os.listdir(f"/proc/{pid}/fd"))

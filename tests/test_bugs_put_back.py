@@ -83,7 +83,7 @@ BUGS = (
         "the owner missing from one query only",
         "agentapp/storage/notes.py",
         "            gone = db.execute(delete(Note).where(in_session(scope, Note), Note.number == number))\n",
-        "            gone = db.execute(delete(Note).where(Note.session_id == scope.session_id, Note.number == number))\n",
+        "            gone = db.execute(delete(Note).where(Note.number == number))\n",
         "tests/test_storage.py::test_somebody_elses_chat_is_an_absent_one[sqlite]",
     ),
     Bug(

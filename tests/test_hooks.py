@@ -59,7 +59,9 @@ def test_after_a_request_nothing_is_bound_and_no_session_is_open(parts: Parts, a
         assert parts.db.open_readers() == 0
 
 
-def test_after_a_streaming_turn_a_stranger_on_the_same_thread_sees_nobody(app: Flask, witness: Any) -> None:
+def test_after_a_streaming_turn_a_stranger_on_the_same_thread_sees_nobody(
+    app: Flask, parts: Parts, witness: Any
+) -> None:
     ann = person(app, "ann")
     answer = ann.send(ann.new_chat(), "my secret", EVENTS)
     pulls = answer.iter_encoded() if hasattr(answer, "iter_encoded") else answer.response
@@ -67,6 +69,7 @@ def test_after_a_streaming_turn_a_stranger_on_the_same_thread_sees_nobody(app: F
         assert witness() == NOBODY, f"seen while the stream of somebody else was at {chunk!r}"
     answer.close()
     assert witness() == NOBODY
+    assert parts.violations.counts() == {}
 
 
 def test_the_tools_threads_work_for_the_same_scope(

@@ -296,7 +296,7 @@ HOSTILE = {
 
 @pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE.keys())
 def test_hostile_text_neither_raises_nor_takes_long(text: str) -> None:
-    assert took(text) < 5  # measured: under one second each; without the bounds up to minutes
+    assert took(text) < 10  # measured: under one second each; without the bounds up to minutes
 
 
 @pytest.mark.parametrize("text", [">" * 10_000 + " words", "- " * 10_000 + "words"])
@@ -307,6 +307,12 @@ def test_what_is_too_deep_is_shown_as_written_and_not_dropped(text: str) -> None
 def test_what_is_too_long_is_shown_as_written() -> None:
     text = "**a** <b> " * MAX_CHARS
     assert Reading(render(text)).text == text
+
+
+def test_a_paragraph_of_too_many_brackets_is_shown_as_written() -> None:
+    crowded = "[" * 3_000
+    html = render(f"{crowded} *a*\n\nnext")
+    assert Reading(html).text.split() == [crowded, "*a*", "next"]
 
 
 def test_tables_beyond_the_bound_keep_their_words() -> None:

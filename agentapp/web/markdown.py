@@ -33,7 +33,7 @@ MAX_CODE_LINE: Final = 1_000  # a longer line is data; some lexers take cubic ti
 MAX_SECONDS: Final = 0.25  # for colouring: some lexers look ahead again at every token
 LEXER_COST: Final = 200  # what starting one lexer costs, in characters
 MAX_CELLS: Final = 10_000  # cells of all tables in one reply
-MAX_BRACKET_WORK: Final = 20_000_000  # see _Bounds.allows_inline
+MAX_BRACKET_WORK: Final = 5_000_000  # see _Bounds.allows_inline
 
 # fmt: off
 TAGS: Final = frozenset((

@@ -1,0 +1,135 @@
+"""What can go wrong with a call of the Messages API, as one of our own errors."""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from email.utils import parsedate_to_datetime
+from types import MappingProxyType
+from typing import Any
+
+import anthropic
+import httpx2
+
+from agentapp.agents.provider import Usage
+from agentapp.errors import ProviderBusy, ProviderError, ProviderGarbled, ProviderRejected, ProviderTimeout
+
+log = logging.getLogger(__name__)
+
+
+class UnusableKey(Exception):
+    """There is no API key, or it is not one line of plain characters."""
+
+
+class CutShort(Exception):
+    pass
+
+
+class ErrorEvent(Exception):
+    """The API reported an error inside a stream that had begun well."""
+
+    def __init__(self, kind: str, message: str) -> None:
+        super().__init__(f"{kind}: {message}")
+        self.kind = kind
+
+
+SENTENCES: Mapping[type[ProviderError], str] = {
+    ProviderBusy: "The model provider is busy or cannot be reached right now; please try again in a moment.",
+    ProviderTimeout: "The model provider did not answer in time; please try again.",
+    ProviderRejected: "The model provider did not accept the request, and asking again will not help.",
+    ProviderGarbled: "The answer of the model provider was cut off or could not be read; please try again.",
+}
+ERROR_TYPES: Mapping[str, type[ProviderError]] = {
+    "overloaded_error": ProviderBusy,
+    "api_error": ProviderBusy,
+    "rate_limit_error": ProviderBusy,
+    "timeout_error": ProviderBusy,
+    "invalid_request_error": ProviderRejected,
+    "authentication_error": ProviderRejected,
+    "billing_error": ProviderRejected,
+    "permission_error": ProviderRejected,
+    "not_found_error": ProviderRejected,
+    "request_too_large": ProviderRejected,
+}
+# Nothing was sent, and nothing will be until the settings are corrected.
+MISCONFIGURED = (
+    UnusableKey,
+    anthropic.CredentialsError,
+    httpx2.LocalProtocolError,
+    httpx2.UnsupportedProtocol,
+    httpx2.InvalidURL,
+)
+UNREACHED = (
+    *MISCONFIGURED,
+    httpx2.ConnectError,
+    httpx2.ConnectTimeout,
+    httpx2.PoolTimeout,
+    httpx2.ProxyError,
+)
+
+
+def translated(exc: Exception, spent: Usage | None, key: str = "") -> ProviderError:
+    """Our error for any exception at all. What is only for the operator goes to the log, without the key."""
+    chain = _chain(exc)
+    for link in chain:
+        link.args = tuple(_without(key, arg) for arg in link.args)
+    ours = _class_for(exc, chain)
+    reached = not any(isinstance(link, UNREACHED) for link in chain)
+    status, request_id = getattr(exc, "status_code", None), getattr(exc, "request_id", None)
+    told = " <- ".join(f"{type(link).__name__}: {link}" for link in chain)
+    log.warning("model call failed: status=%s request_id=%s %.500r", status, request_id, _without(key, told))
+    wait = retry_after_of(exc, time.time()) if ours is ProviderBusy else None
+    return ours(SENTENCES[ours], usage=spent or Usage(model_calls=int(reached)), retry_after=wait)
+
+
+def _class_for(exc: Exception, chain: Iterable[BaseException]) -> type[ProviderError]:
+    match exc:
+        case anthropic.APITimeoutError() | httpx2.TimeoutException() | TimeoutError():
+            return ProviderTimeout
+        case ErrorEvent():
+            return ERROR_TYPES.get(exc.kind, ProviderGarbled)
+        case anthropic.APIStatusError():
+            return _class_for_status(exc.response.status_code, str(exc.type))
+    if any(isinstance(link, MISCONFIGURED) for link in chain):
+        return ProviderRejected
+    if isinstance(exc, (anthropic.APIConnectionError, httpx2.ConnectError, httpx2.ProxyError)):
+        return ProviderBusy
+    return ProviderGarbled
+
+
+def _class_for_status(status: int, error_type: str) -> type[ProviderError]:
+    if status == 408:
+        return ProviderTimeout
+    if status == 429 or status >= 500:
+        return ProviderBusy
+    # A redirect is not followed, since the key would go along: the configured address is wrong.
+    return ProviderRejected if status >= 300 else ERROR_TYPES.get(error_type, ProviderGarbled)
+
+
+def retry_after_of(exc: Exception, now: float) -> float | None:
+    """Seconds from ``now``. The header gives them as such or as a date; what is neither counts as absent."""
+    response = getattr(exc, "response", None)
+    header = response.headers.get("retry-after", "") if response is not None else ""
+    try:
+        seconds = float(header)
+    except ValueError:
+        try:
+            seconds = parsedate_to_datetime(header).timestamp() - now
+        except (ValueError, OverflowError):
+            return None
+    return max(0.0, seconds) if math.isfinite(seconds) else None
+
+
+def _chain(exc: BaseException | None) -> list[BaseException]:
+    links: list[BaseException] = []
+    while exc is not None and exc not in links:
+        links.append(exc)
+        exc = exc.__cause__
+    return links
+
+
+def _without(key: str, value: Any) -> Any:
+    return value.replace(key, "***") if key and isinstance(value, str) else value

@@ -11,7 +11,7 @@ import socket
 import threading
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import aclosing, closing
 from email.utils import formatdate
 from typing import Any
@@ -21,17 +21,9 @@ import httpx2
 import pytest
 from anthropic import _exceptions as sdk_exceptions
 
-from agentapp.agents.anthropic import (
-    SENTENCES,
-    AnthropicProvider,
-    Assembler,
-    AsyncAnthropicProvider,
-    CutShort,
-    Kept,
-    request_for,
-    retry_after_of,
-    translated,
-)
+from agentapp.agents.anthropic import AnthropicProvider, AsyncAnthropicProvider, Kept
+from agentapp.agents.anthropic_errors import SENTENCES, CutShort, retry_after_of, translated
+from agentapp.agents.anthropic_messages import Assembler, request_for
 from agentapp.agents.provider import Message, ModelCall, Reply, ToolCall, ToolResult, ToolSpec, Usage
 from agentapp.errors import ProviderBusy, ProviderError, ProviderGarbled, ProviderRejected, ProviderTimeout
 from tests.messages_api import MessagesApi, Script, Tokens, events_of
@@ -121,10 +113,67 @@ def test_text_arrives_in_pieces_and_the_reply_is_all_of_them(ask: Any, api: Mess
     assert reply_of(items) == Reply("Hello, wörld 🌍", (), Usage(11, 5, 1), "end_turn")
 
 
-def test_events_without_text_show_that_the_call_is_alive(ask: Any, api: MessagesApi) -> None:
+def test_only_content_is_progress(ask: Any, api: MessagesApi) -> None:
     api.respond_with(Script(("a", "b")))
-    # message_start, content_block_start, ping | a, b | content_block_stop, message_delta, message_stop
-    assert ask(call())[:-1] == ["", "", "", "a", "b", "", "", ""]
+    # (message_start) content_block_start (ping) a, b, content_block_stop (message_delta, message_stop)
+    assert ask(call())[:-1] == ["", "a", "b", ""]
+
+
+def test_an_answer_without_content_shows_no_progress(ask: Any, api: MessagesApi) -> None:
+    api.respond_with(Script(stop_reason="refusal"))
+    assert [type(item) for item in ask(call())] == [Reply]
+
+
+def test_a_tools_input_is_progress_that_shows_nothing(ask: Any, api: MessagesApi) -> None:
+    api.respond_with(Script(tools=(("add", {"a": 1}),)))
+    # content_block_start (ping) three pieces of input, content_block_stop
+    assert ask(call())[:-1] == ["", "", "", "", ""]
+
+
+PING = b'event: ping\ndata: {"type": "ping"}\n\n'
+
+
+def pinging(kind: str) -> tuple[Any, list[float]]:
+    """A provider whose API starts an answer and then only pings, and when it stopped doing so."""
+    start = f"event: message_start\ndata: {json.dumps(EVENTS[0])}\n\n".encode()
+    stopped: list[float] = []
+
+    def events() -> Iterator[bytes]:
+        try:
+            yield start
+            while True:
+                time.sleep(0.02)
+                yield PING
+        finally:
+            stopped.append(time.monotonic())
+
+    async def async_events() -> AsyncIterator[bytes]:
+        for event in events():
+            yield event
+
+    content = async_events if kind == "async" else events
+    transport = httpx2.MockTransport(lambda _: httpx2.Response(200, content=content()))
+    if kind == "async":
+        http = httpx2.AsyncClient(transport=transport)
+        client: Any = anthropic.AsyncAnthropic(api_key=KEY, base_url="http://127.0.0.1", http_client=http)
+    else:
+        client = anthropic.Anthropic(
+            api_key=KEY, base_url="http://127.0.0.1", http_client=httpx2.Client(transport=transport)
+        )
+    drive, provider = KINDS[kind]
+    return drive(provider(client=client)), stopped
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_api_that_only_pings_is_left_after_the_timeout(kind: str) -> None:
+    driver, stopped = pinging(kind)
+    start = time.monotonic()
+    with pytest.raises(ProviderTimeout) as caught:
+        driver(call(timeout=0.3))
+    assert 0.25 < time.monotonic() - start < 3
+    assert caught.value.usage == Usage(3, 1, 1)
+    assert len(stopped) == 1
+    driver.close()
 
 
 def test_several_tool_calls_come_in_order_with_their_input(ask: Any, api: MessagesApi) -> None:
@@ -353,6 +402,31 @@ def test_settings_that_cannot_work_are_rejected_without_a_call(
     assert not key or key not in caplog.text + "".join(traceback.format_exception(caught.value))
 
 
+NESTED: dict[str, Any] = {}
+for _ in range(10_000):
+    NESTED = {"a": NESTED}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"text": "half a pair: \ud83c"},
+        {"system": "\udc80"},
+        {"messages": (Message("assistant", calls=(ToolCall("t", "add", {"a": float("nan")}),)),)},
+        {"messages": (Message("assistant", calls=(ToolCall("t", "add", {"a": object()}),)),)},
+        {"messages": (Message("assistant", calls=(ToolCall("t", "add", NESTED),)),)},
+    ],
+    ids=["text", "system", "nan", "object", "deep"],
+)
+def test_a_request_that_cannot_be_written_is_rejected_without_a_call(
+    ask: Any, api: MessagesApi, changes: dict[str, Any]
+) -> None:
+    with pytest.raises(ProviderRejected) as caught:
+        ask(call(**changes))
+    assert (caught.value.usage, caught.value.said_something, api.connections) == (Usage(), False, 0)
+    assert reply_of(ask(call("again"))).text == "You said: again"
+
+
 def test_a_key_with_space_around_it_is_still_that_key(api: MessagesApi) -> None:
     driver = Threaded(AnthropicProvider(f" {KEY}\n", api.url))
     reply_of(driver(call()))
@@ -563,7 +637,9 @@ def test_the_key_is_in_no_message_and_no_log(
         ask(call())
     logging.getLogger("outside").error("the turn failed", exc_info=caught.value)
     assert str(caught.value) in SENTENCES.values()
-    assert any(r.levelno == logging.WARNING and r.name == "agentapp.agents.anthropic" for r in caplog.records)
+    assert any(
+        r.levelno == logging.WARNING and r.name == "agentapp.agents.anthropic_errors" for r in caplog.records
+    )
     assert KEY not in caplog.text
 
 
@@ -654,7 +730,8 @@ EVENTS = [
 
 def test_blocks_that_are_not_for_us_do_not_disturb() -> None:
     answer = Assembler()
-    assert "".join(answer.feed(json.dumps(event)) for event in EVENTS) == "ab"
+    fed = [answer.feed(json.dumps(event)) for event in EVENTS]
+    assert fed == [None, "", "", "a", "b", "", "", None, None, None]
     answer.end()
     assert answer.reply() == Reply("ab", (), Usage(3, 9, 1), "end_turn")
 

@@ -164,12 +164,9 @@ def test_tenant_and_user_must_both_be_right(
 ) -> None:
     """Bob's tenant with Ann's user, and Ann's tenant with Eve's user: neither sees anything."""
     ann_s = scope_of(settings, "ann", chat)
-    bob_s, eve_s = scope_of(settings, "bob", chat), scope_of(settings, "eve", chat)
-    tenant, user = (
-        (bob_s.tenant_id, ann_s.user_id) if swap == "tenant_id" else (ann_s.tenant_id, eve_s.user_id)
-    )
-    mixed = Scope(request_id=new_id(), tenant_id=tenant, user_id=user, session_id=chat)
-    of_user = UserScope(request_id=mixed.request_id, tenant_id=tenant, user_id=user)
+    other = scope_of(settings, "bob" if swap == "tenant_id" else "eve", chat)
+    mixed = replace(ann_s, request_id=new_id(), **{swap: getattr(other, swap)})
+    of_user = UserScope(request_id=mixed.request_id, tenant_id=mixed.tenant_id, user_id=mixed.user_id)
     notes = parts.answering.notes
     with parts.binder.bound(ann_s):
         assert parts.chats.page(ann_s)[0]

@@ -227,6 +227,12 @@ def test_a_refusing_api_is_asked_once(live: Any, api: MessagesApi, status: int) 
     assert len(api.requests) == 1
 
 
+def test_a_request_that_cannot_be_written_is_tried_once(live: Any, api: MessagesApi, waits: Waits) -> None:
+    with pytest.raises(ProviderRejected) as caught:
+        live(call("half a pair: \ud83c"))
+    assert (waits, api.connections, caught.value.usage) == ([], 0, Usage())
+
+
 def test_an_api_that_recovers_answers(live: Any, api: MessagesApi, waits: Waits) -> None:
     cut = Script(tools=(("add", {}),), fault="end-early", input_tokens=10)
     good = Script(("fine",), input_tokens=10, output_tokens=2)

@@ -34,12 +34,18 @@ class AnthropicProvider:
         )
 
     def stream(self, call: ModelCall) -> Iterator[str | Reply]:
-        answer = Assembler()
+        answer, heard = Assembler(), time.monotonic()
         try:
             client = self._clients.get(os.getpid())
-            with client.messages.create(**request_for(call), stream=True) as stream:
+            with serialised():
+                stream = client.messages.create(**request_for(call), stream=True)
+            with stream:
                 for event in Stream.raw_events(stream.response):
-                    yield answer.feed(event.data)
+                    if (piece := answer.feed(event.data)) is not None:
+                        yield piece
+                        heard = time.monotonic()
+                    else:
+                        _check_patience(time.monotonic() - heard, call)
             answer.end()
         except Exception as exc:
             if not answer.complete:
@@ -68,12 +74,18 @@ class AsyncAnthropicProvider:
         )
 
     async def stream(self, call: ModelCall) -> AsyncIterator[str | Reply]:
-        answer = Assembler()
+        answer, heard = Assembler(), time.monotonic()
         try:
             client = self._clients.get((os.getpid(), asyncio.get_running_loop()))
-            async with await client.messages.create(**request_for(call), stream=True) as stream:
+            with serialised():
+                stream = await client.messages.create(**request_for(call), stream=True)
+            async with stream:
                 async for event in AsyncStream.raw_events(stream.response):
-                    yield answer.feed(event.data)
+                    if (piece := answer.feed(event.data)) is not None:
+                        yield piece
+                        heard = time.monotonic()
+                    else:
+                        _check_patience(time.monotonic() - heard, call)
             answer.end()
         except Exception as exc:
             if not answer.complete:
@@ -83,6 +95,12 @@ class AsyncAnthropicProvider:
     async def close(self) -> None:
         if (client := self._clients.drop((os.getpid(), asyncio.get_running_loop()))) is not None:
             await client.close()
+
+
+def _check_patience(silence: float, call: ModelCall) -> None:
+    # Pings keep the connection's own timeout from ever ending a call, and whoever listens sees none of them.
+    if silence > call.timeout:
+        raise TimeoutError(f"nothing but pings for {silence:.1f} seconds")
 
 
 class Kept(Generic[C]):

@@ -24,8 +24,12 @@ class UnusableKey(Exception):
     """There is no API key, or it is not one line of plain characters."""
 
 
+class Unserialisable(Exception):
+    """The request cannot be written as JSON: a lone surrogate, NaN, an object of another kind."""
+
+
 class CutShort(Exception):
-    pass
+    """The stream ended before the answer did."""
 
 
 class ErrorEvent(Exception):
@@ -36,34 +40,50 @@ class ErrorEvent(Exception):
         self.kind = kind
 
 
-SENTENCES: Mapping[type[ProviderError], str] = {
-    ProviderBusy: "The model provider is busy or cannot be reached right now; please try again in a moment.",
-    ProviderTimeout: "The model provider did not answer in time; please try again.",
-    ProviderRejected: "The model provider did not accept the request, and asking again will not help.",
-    ProviderGarbled: "The answer of the model provider was cut off or could not be read; please try again.",
-}
-ERROR_TYPES: Mapping[str, type[ProviderError]] = {
-    "overloaded_error": ProviderBusy,
-    "api_error": ProviderBusy,
-    "rate_limit_error": ProviderBusy,
-    "timeout_error": ProviderBusy,
-    "invalid_request_error": ProviderRejected,
-    "authentication_error": ProviderRejected,
-    "billing_error": ProviderRejected,
-    "permission_error": ProviderRejected,
-    "not_found_error": ProviderRejected,
-    "request_too_large": ProviderRejected,
-}
-# Nothing was sent, and nothing will be until the settings are corrected.
-MISCONFIGURED = (
+@contextmanager
+def serialised() -> Iterator[None]:
+    """Put it around the SDK's sending. The SDK lets these out only while it still writes the request."""
+    try:
+        yield
+    except (TypeError, ValueError, RecursionError) as exc:
+        raise Unserialisable from exc
+
+
+SENTENCES: Mapping[type[ProviderError], str] = MappingProxyType(
+    {
+        ProviderBusy: "The model provider is busy or cannot be reached right now; please try again in a "
+        "moment.",
+        ProviderTimeout: "The model provider did not answer in time; please try again.",
+        ProviderRejected: "The model provider did not accept the request, and asking again will not help.",
+        ProviderGarbled: "The answer of the model provider was cut off or could not be read; please try "
+        "again.",
+    }
+)
+ERROR_TYPES: Mapping[str, type[ProviderError]] = MappingProxyType(
+    {
+        "overloaded_error": ProviderBusy,
+        "api_error": ProviderBusy,
+        "rate_limit_error": ProviderBusy,
+        "timeout_error": ProviderBusy,
+        "invalid_request_error": ProviderRejected,
+        "authentication_error": ProviderRejected,
+        "billing_error": ProviderRejected,
+        "permission_error": ProviderRejected,
+        "not_found_error": ProviderRejected,
+        "request_too_large": ProviderRejected,
+    }
+)
+# Nothing was sent, and nothing will be until the settings or the request are others.
+HOPELESS = (
     UnusableKey,
+    Unserialisable,
     anthropic.CredentialsError,
     httpx2.LocalProtocolError,
     httpx2.UnsupportedProtocol,
     httpx2.InvalidURL,
 )
 UNREACHED = (
-    *MISCONFIGURED,
+    *HOPELESS,
     httpx2.ConnectError,
     httpx2.ConnectTimeout,
     httpx2.PoolTimeout,
@@ -93,7 +113,7 @@ def _class_for(exc: Exception, chain: Iterable[BaseException]) -> type[ProviderE
             return ERROR_TYPES.get(exc.kind, ProviderGarbled)
         case anthropic.APIStatusError():
             return _class_for_status(exc.response.status_code, str(exc.type))
-    if any(isinstance(link, MISCONFIGURED) for link in chain):
+    if any(isinstance(link, HOPELESS) for link in chain):
         return ProviderRejected
     if isinstance(exc, (anthropic.APIConnectionError, httpx2.ConnectError, httpx2.ProxyError)):
         return ProviderBusy

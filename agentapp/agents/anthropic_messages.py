@@ -52,7 +52,8 @@ def _blocks(message: Message) -> Iterator[dict[str, Any]]:
 class Assembler:
     """Puts an answer together from the data of its server-sent events, one after the other.
 
-    It is fed the raw events because the SDK's own iterator keeps the pings to itself.
+    It is fed the raw events because the SDK's own iterator keeps the pings to itself, and at a ping one can
+    notice that nothing else comes.
     """
 
     def __init__(self) -> None:
@@ -67,10 +68,10 @@ class Assembler:
     def complete(self) -> bool:
         return self._stopped and bool(self._stop_reason)
 
-    def feed(self, data: str) -> str:
-        """The text that this event adds to the answer; most add none."""
+    def feed(self, data: str) -> str | None:
+        """The text that this event adds to the answer: maybe none yet, and None if it adds nothing at all."""
         if not data or self._stopped:
-            return ""
+            return None
         event = json.loads(data)
         match event["type"]:
             case "message_start":
@@ -79,6 +80,8 @@ class Assembler:
                 return self._start_block(event["index"], event["content_block"])
             case "content_block_delta":
                 return self._extend_block(event["index"], event["delta"])
+            case "content_block_stop":
+                return ""
             case "message_delta":
                 self._stop_reason = event["delta"].get("stop_reason") or ""
                 self._count(event.get("usage") or {})
@@ -86,7 +89,7 @@ class Assembler:
                 self._stopped = True
             case "error":
                 raise ErrorEvent(str(event["error"]["type"]), str(event["error"].get("message")))
-        return ""
+        return None
 
     def end(self) -> None:
         """Call it when the stream ended without an error, which alone does not mean that it is whole."""

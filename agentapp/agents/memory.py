@@ -19,6 +19,8 @@ def add_note(context: ToolContext, text: str) -> str:
         raise ToolInputError("the note is empty")
     if len(note) > MAX_NOTE_CHARS:
         raise ToolInputError(f"the note has {len(note):,} characters; at most {MAX_NOTE_CHARS:,} are kept")
+    # Tools of one reply run side by side, so a few may pass this together and end slightly above the cap.
+    # That is accepted: the cap keeps a chat's notes from growing without end, it is not a promise.
     if len(context.notes.all(context.scope)) >= MAX_NOTES:
         raise ToolInputError(f"this chat has {MAX_NOTES} notes already; remove one first")
     number = context.notes.add(context.scope, note)

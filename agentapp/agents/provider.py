@@ -66,7 +66,7 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class ModelCall:
-    """One question to a model. ``timeout`` bounds the silence before the first and between any two bytes."""
+    """One question to a model. ``timeout`` bounds the silence before the first and between any two pieces."""
 
     model: str
     system: str
@@ -89,7 +89,7 @@ class Reply:
 class Provider(Protocol):
     """Streams pieces of text, then the `Reply` as the last item. Raises only `ProviderError`.
 
-    An empty piece means "still alive" and shows nothing.
+    An empty piece means: progress that shows nothing, such as a tool's input.
     """
 
     def stream(self, call: ModelCall) -> Iterator[str | Reply]: ...

@@ -7,11 +7,11 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import cast, get_args
+from typing import cast
 
 import click
 
-from agentapp import __version__, config, listen, migrate, shipped
+from agentapp import __version__, config, listen, migrate, resources
 from agentapp.errors import AgentappError, BadRequest, SettingError, StartError
 from agentapp.isolation import RequestScope, ThreadBinder
 from agentapp.storage import schema
@@ -170,5 +170,5 @@ def _read_password() -> str:
 
 def _become_gunicorn(where: listen.Listen) -> None:
     """The same process from now on, so that whoever started us can stop it; nothing open is taken along."""
-    command = [sys.executable, "-m", "gunicorn", "-c", str(shipped.gunicorn_config())]
+    command = [sys.executable, "-m", "gunicorn", "-c", str(resources.gunicorn_config())]
     os.execve(sys.executable, [*command, "agentapp.app:create_app()"], {**os.environ, **where.environ()})  # noqa: S606

@@ -13,7 +13,6 @@
     │   │   └── MessageTooLong
     │   ├── WrongPassword
     │   ├── LoginRequired
-    │   ├── Forbidden
     │   ├── NotFound            absent and somebody else's alike
     │   ├── TurnInProgress
     │   └── IdempotencyMismatch
@@ -100,10 +99,6 @@ class WrongPassword(Refused):
 
 class LoginRequired(Refused):
     code = "login-required"
-
-
-class Forbidden(Refused):
-    code = "forbidden"
 
 
 class NotFound(Refused):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from alembic import command
 from alembic.config import Config
 
-from agentapp import shipped
+from agentapp import resources
 from agentapp.storage import schema
 
 
@@ -18,6 +18,6 @@ def config_for(connection: object) -> Config:
     """In place of an alembic.ini: there is one database, and the settings already name it."""
     config = Config()
     # Alembic's options are interpolated, and a directory may have a percent sign in its name.
-    config.set_main_option("script_location", str(shipped.migrations()).replace("%", "%%"))
+    config.set_main_option("script_location", str(resources.migrations()).replace("%", "%%"))
     config.attributes["connection"] = connection
     return config

@@ -134,7 +134,7 @@ class Turn(Iterator[TurnEvent | None]):
         except TurnFailed as error:
             return error
         except Exception:
-            log.exception("turn %s failed in a way nobody thought of", self.id)
+            log.exception("request %s: turn %s failed unexpectedly", self.scope.request_id, self.id)
             return TurnFailed("Something went wrong on our side while answering.")
         return None
 
@@ -226,6 +226,7 @@ class Turn(Iterator[TurnEvent | None]):
             raise RuntimeError("a turn is completed only after it was settled")
         data: dict[str, Any] = {
             "turn_id": self.id,
+            "request_id": self.scope.request_id,
             "status": end.status,
             "reply": end.reply,
             "agent": end.agent,

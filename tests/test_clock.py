@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agentapp.agents.clock import add_to_date, convert_time, current_time, days_between, find_zone
+from agentapp.agents.clock import add_to_date, convert_time, current_time, days_between
 from agentapp.agents.provider import ToolCall
 from agentapp.agents.tools import Tool, ToolContext, ToolInputError
+from agentapp.agents.zones import ALIASES, find_zone
 from agentapp.isolation import Scope
 
 # A loaded machine is no failure.
@@ -57,9 +58,7 @@ def test_zone_is_found_however_people_write_it(asked: str, name: str) -> None:
 
 
 def test_every_city_of_an_alias_is_a_real_zone() -> None:
-    from agentapp.agents.clock import _ALIASES
-
-    assert {find_zone(alias).name for alias in _ALIASES} == set(_ALIASES.values())
+    assert {find_zone(alias).name for alias in ALIASES} == set(ALIASES.values())
 
 
 def test_unknown_zone_is_refused_with_near_matches() -> None:

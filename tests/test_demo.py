@@ -10,7 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agentapp.agents.demo import AsyncDemoProvider, DemoProvider, answer, find_jobs, find_sums
+from agentapp.agents.demo import AsyncDemoProvider, DemoProvider, answer
+from agentapp.agents.demo_cues import find_jobs
+from agentapp.agents.demo_sums import find_sums
 from agentapp.agents.loop import Limits, Opening, TurnLoop
 from agentapp.agents.provider import Message, ModelCall, Reply, ToolCall, ToolResult, ToolSpec, Usage
 from agentapp.agents.shipped import maths, team
@@ -294,6 +296,7 @@ def test_unknown_team_is_understood_from_its_descriptions(text: str, path: tuple
 def test_unknown_tool_gets_its_input_from_the_words() -> None:
     assert "Rain in Oslo." in play("what's the weather in Oslo?", own=SHOP).reply
     assert "red 20" in play("roll the dice with 20 sides", own=SHOP).reply
+    assert "red 7" in play("roll the dice with 007 sides on 2026-01-02", own=SHOP).reply
 
 
 def test_agent_with_a_fitting_tool_uses_it_instead_of_handing_over() -> None:

@@ -15,7 +15,7 @@ from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import Engine, inspect, text
 
-from agentapp import migrate, shipped
+from agentapp import migrate, resources
 from agentapp.errors import SettingError, StartError, StorageUnavailable
 from agentapp.storage import schema
 from agentapp.storage.db import make_engine
@@ -54,8 +54,8 @@ def engine(url: str) -> Iterator[Engine]:
 def next_revision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Adds a revision to a copy of the migrations, as a later release would."""
     copy = tmp_path / "release" / "migrations"
-    shutil.copytree(shipped.migrations(), copy)
-    monkeypatch.setattr(shipped, "migrations", lambda: copy)
+    shutil.copytree(resources.migrations(), copy)
+    monkeypatch.setattr(resources, "migrations", lambda: copy)
 
     def add(body: str, revision: str = "0002", after: str = schema.HEAD) -> None:
         (copy / "versions" / f"{revision}.py").write_text(
@@ -146,8 +146,8 @@ def test_upgrading_twice_changes_nothing(url: str, engine: Engine) -> None:
 
 
 def test_directory_with_a_percent_sign_is_fine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    shutil.copytree(shipped.migrations(), tmp_path / "100%(here)s")
-    monkeypatch.setattr(shipped, "migrations", lambda: tmp_path / "100%(here)s")
+    shutil.copytree(resources.migrations(), tmp_path / "100%(here)s")
+    monkeypatch.setattr(resources, "migrations", lambda: tmp_path / "100%(here)s")
     migrate.upgrade(f"sqlite:///{tmp_path}/test.sqlite3")
 
 

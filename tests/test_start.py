@@ -384,8 +384,9 @@ def test_gunicorn_believes_no_forwarded_header_on_a_unix_socket(clone: Path) -> 
     (clone / "wsgi.py").write_text(SHOWING)
     with TemporaryDirectory() as short:  # a socket's path has at most 107 bytes
         path = Path(short, "socket")
-        with started(GUNICORN, clone, clone / "output", {"AGENTAPP_BIND": f"unix:{path}"}):
-            wait_for(path.exists)
+        with started(GUNICORN, clone, clone / "output", {"AGENTAPP_BIND": f"unix:{path}"}) as process:
+            wait_for(lambda: path.exists() or process.poll() is not None)
+            assert path.exists(), (clone / "output").read_text()
             with OverUnix(path).get("/seen", FORWARDED) as answer:
                 seen = json.loads(answer.read())
     assert (seen["wsgi.url_scheme"], seen["SCRIPT_NAME"]) == ("http", "")

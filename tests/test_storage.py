@@ -139,6 +139,8 @@ def test_a_turn_is_settled_once(stores: Stores) -> None:
 def test_a_turn_whose_worker_died_does_not_block_the_session(stores: Stores) -> None:
     chat = stores.chat(stores.user("ann"))
     dead = stores.turns.begin(chat, "lost", None, timedelta(seconds=-1))
+    seen = read(stores, chat, lambda: stores.chats.transcript(chat)).turns
+    assert [t.status for t in seen] == ["interrupted"], "shown as it is before anybody has written it down"
     stores.turn(chat, "next")
     whole = read(stores, chat, lambda: stores.chats.transcript(chat))
     assert [(t.id == dead.turn_id, t.status) for t in whole.turns] == [

@@ -69,7 +69,8 @@ def path_of(app: Flask, rule: Rule, **values: str) -> str:
 
 
 def likeness(answer: TestResponse, *ids: str) -> tuple[int, list[tuple[str, str]], str]:
-    """The whole answer, without what differs from request to request: tokens and the ids asked for."""
+    """The whole answer, without what differs from request to request: tokens, its own id, the ids given."""
+    ids += tuple(answer.headers.getlist("X-Request-ID"))
     headers = [(name, value) for name, value in answer.headers.items() if name != "Set-Cookie"]
     kept = "Set-Cookie" in answer.headers
     text = re.sub(r'(name="csrf[-_]token" (?:content|value))="[^"]+"', r'\1="TOKEN"', answer.text)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import cast
 
 from sqlalchemy import CursorResult, delete, exists, or_, select, update
 
@@ -11,7 +12,7 @@ from agentapp.isolation import Scope, UserScope
 from agentapp.storage.db import Database
 from agentapp.storage.models import ChatSession, Message, Turn
 from agentapp.storage.owned import in_session, like, owned_by, this_session
-from agentapp.storage.values import Chat, StoredMessage, StoredTurn, Transcript, new_id, utc_now
+from agentapp.storage.values import Chat, Status, StoredMessage, StoredTurn, Transcript, new_id, utc_now
 
 UNTITLED = "New chat"
 PASSAGE = 160
@@ -94,7 +95,7 @@ class Chats:
 def stored_turn(row: Turn) -> StoredTurn:
     return StoredTurn(
         id=row.id,
-        status=row.status,  # type: ignore[arg-type]
+        status=_status(row),
         agent=row.agent,
         activity=tuple(row.activity),
         error_code=row.error_code,
@@ -107,6 +108,12 @@ def stored_turn(row: Turn) -> StoredTurn:
         started_at=row.started_at,
         ended_at=row.ended_at,
     )
+
+
+def _status(row: Turn) -> Status:
+    """A turn whose lease ran out has lost its worker, even if nobody has written that down yet."""
+    dead = row.status == "running" and row.lease_until < utc_now()
+    return "interrupted" if dead else cast(Status, row.status)
 
 
 def _found(result: object) -> None:

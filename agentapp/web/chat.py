@@ -10,7 +10,7 @@ from agentapp.errors import BadRequest, Refused
 from agentapp.storage.values import new_id
 from agentapp.turn import Turn, usage_as_json
 from agentapp.web import transcript
-from agentapp.web.hooks import chat_scope, request_id, user_scope
+from agentapp.web.hooks import chat_scope, user_scope
 from agentapp.web.incoming import (
     MAX_MESSAGE,
     MAX_TITLE,
@@ -22,7 +22,7 @@ from agentapp.web.incoming import (
     query_text,
 )
 from agentapp.web.negotiation import EVENTS, JSON, answer_kind, wants_page
-from agentapp.web.parts import parts
+from agentapp.web.parts import parts, request_id
 from agentapp.web.problems import problem, problem_answer, status_of
 from agentapp.web.sse import EventStream
 

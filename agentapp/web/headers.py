@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from flask import Flask, Response, request
 
-from agentapp.web.parts import parts
+from agentapp.web.parts import parts, request_id
 
 POLICY = "; ".join(
     (
@@ -29,6 +29,7 @@ def add_headers(response: Response) -> Response:
     headers = response.headers
     headers["Content-Security-Policy"] = POLICY
     headers["X-Content-Type-Options"] = "nosniff"
+    headers["X-Request-ID"] = request_id()
     # Not no-referrer: with that, browsers send "Origin: null" on our own forms.
     headers["Referrer-Policy"] = "same-origin"
     headers["Cross-Origin-Opener-Policy"] = "same-origin"

@@ -49,11 +49,6 @@ def close_scope(error: BaseException | None = None) -> None:
         log.exception("a clean-up failed at the end of a request")
 
 
-def request_id() -> str:
-    scope: RequestScope | None = g.get("scope")
-    return scope.request_id if scope is not None else "-"
-
-
 def user_scope() -> UserScope:
     scope = g.scope
     if not isinstance(scope, UserScope):

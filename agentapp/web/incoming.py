@@ -6,6 +6,7 @@ from typing import Any
 from urllib.parse import unquote_to_bytes, urlsplit
 
 from flask import Flask, g, request
+from werkzeug.exceptions import RequestEntityTooLarge
 from werkzeug.routing import BaseConverter
 
 from agentapp.errors import BadRequest, InvalidMessage, MessageTooLong
@@ -27,15 +28,22 @@ def init_app(app: Flask) -> None:
     app.config["MAX_FORM_MEMORY_SIZE"] = MAX_BODY
     app.url_map.converters["id"] = IdConverter
     app.before_request(check_encoding)
+    app.before_request(check_names)
 
 
 def check_encoding() -> None:
     """Werkzeug replaces bytes that are not UTF-8 in silence. We would rather say so."""
     _decoded(unquote_to_bytes(request.query_string))
     if request.method in ("POST", "PUT", "PATCH"):
-        body = request.get_data(cache=True)
+        body = _whole_body()
         plain_form = request.mimetype == "application/x-www-form-urlencoded"
         _decoded(unquote_to_bytes(body) if plain_form else body)
+
+
+def check_names() -> None:
+    """A part of a multipart form may lack a name, and the check of the token fails at that."""
+    if any(name is None for name in request.form):
+        raise BadRequest("A part of the form has no name.")
 
 
 def field(name: str, *, most: int, default: str | None = None) -> str:
@@ -96,6 +104,18 @@ def draft() -> str:
         return ""
     # Half a surrogate pair is a reason for refusal, and no page could hold it.
     return value.encode("utf-8", "replace").decode() if isinstance(value, str) else ""
+
+
+def _whole_body() -> bytes:
+    """Where the server marks the end of the input itself, as gunicorn does, werkzeug takes a body that broke
+    off for a whole one, and cuts one that came in chunks at the limit.
+    """
+    body, promised = request.get_data(cache=True), request.content_length
+    if promised is None and len(body) >= MAX_BODY:
+        raise RequestEntityTooLarge
+    if promised is not None and len(body) < promised:
+        raise BadRequest("What was sent broke off before its end.")
+    return body
 
 
 def _body() -> dict[str, Any]:

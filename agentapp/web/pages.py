@@ -9,9 +9,8 @@ from typing import Any
 from flask import Flask, Response, g, redirect, request, url_for
 
 from agentapp.errors import BadRequest
-from agentapp.web.hooks import request_id
 from agentapp.web.incoming import field, local_path
-from agentapp.web.parts import parts
+from agentapp.web.parts import parts, request_id
 
 THEMES = ("system", "light", "dark")
 

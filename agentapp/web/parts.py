@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import cast
 
-from flask import current_app
+from flask import current_app, g
 
 from agentapp.config import Settings
-from agentapp.isolation import ThreadBinder
+from agentapp.isolation import RequestScope, ThreadBinder
 from agentapp.storage.accounts import Accounts
 from agentapp.storage.chats import Chats
 from agentapp.storage.db import Database
@@ -33,3 +33,9 @@ class Parts:
 
 def parts() -> Parts:
     return cast(Parts, current_app.extensions["agentapp"])
+
+
+def request_id() -> str:
+    """What a person can quote when something went wrong: it is in the log too."""
+    scope: RequestScope | None = g.get("scope")
+    return scope.request_id if scope is not None else "-"

@@ -8,12 +8,13 @@ from types import MappingProxyType
 from typing import Any
 from urllib.parse import urlencode
 
-from flask import Flask, Response, json, redirect, render_template, request
+from flask import Flask, Response, g, json, redirect, render_template, request
 from flask_wtf.csrf import CSRFError
 from werkzeug.exceptions import HTTPException, RequestEntityTooLarge
 
 from agentapp import errors
 from agentapp.web.negotiation import wants_page
+from agentapp.web.parts import request_id
 
 # code -> status, title, seconds after which trying again makes sense
 TABLE = MappingProxyType(
@@ -21,7 +22,6 @@ TABLE = MappingProxyType(
         "bad-request": (400, "That did not work", None),
         "wrong-password": (401, "Not signed in", None),
         "login-required": (401, "Sign in first", None),
-        "forbidden": (403, "Not allowed", None),
         "csrf": (403, "This page is out of date", None),
         "not-found": (404, "Not found", None),
         "turn-in-progress": (409, "Still answering", 2),
@@ -84,12 +84,15 @@ def _ours(error: errors.AgentappError) -> Any:
     if isinstance(error, errors.IsolationError):
         return _unexpected(error)
     if isinstance(error, errors.StorageUnavailable):
-        log.error("storage: %s", error.__cause__ or error)
+        log.error("request %s: storage: %s", request_id(), error.__cause__ or error)
     extra = {"turn_id": error.turn_id} if isinstance(error, errors.TurnInProgress) else {}
     return problem_answer(problem(error.code, str(error), **extra))
 
 
-def _csrf(error: CSRFError) -> Response:
+def _csrf(error: CSRFError) -> Any:
+    if request.blueprint == "chat" and "user" not in g:
+        # The login ended and took its token with it: that is what the person has to be told.
+        return _ours(errors.LoginRequired("Sign in first."))
     return problem_answer(
         problem("csrf", "The form was too old or came from elsewhere. Reload the page and send again.")
     )
@@ -113,5 +116,6 @@ def _http(error: HTTPException) -> Any:
 
 
 def _unexpected(error: Exception) -> Response:
-    log.error("unexpected error on %s %s", request.method, request.path, exc_info=error)
+    where = f"{request.method} {request.path}"
+    log.error("request %s: unexpected error on %s", request_id(), where, exc_info=error)
     return problem_answer(problem("internal", "Something went wrong on our side. It was written to the log."))

@@ -66,4 +66,12 @@ memory = Agent(
     ),
 )
 
-team = Team(front=triage, specialists=(maths, time, memory))
+team = Team(
+    front=triage,
+    specialists=(maths, time, memory),
+    examples=(
+        "What is 18% of 2,450, and what is sqrt(2)?",
+        "When it is 9:00 in Berlin, what time is it in Tokyo?",
+        "Remember that the launch review is on Thursday.",
+    ),
+)

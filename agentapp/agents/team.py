@@ -42,13 +42,18 @@ class Agent:
 
 @dataclass(frozen=True, slots=True)
 class Team:
-    """A front agent and the specialists it may hand over to. Frozen, so all requests may share it."""
+    """A front agent and the specialists it may hand over to. Frozen, so all requests may share it.
+
+    ``examples`` are questions that an empty chat offers.
+    """
 
     front: Agent
     specialists: tuple[Agent, ...] = ()
+    examples: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "specialists", tuple(self.specialists))
+        object.__setattr__(self, "examples", tuple(self.examples))
         _refuse_doubles("agent", [self.front.name, *(agent.name for agent in self.specialists)])
 
     def build(self, scope: Scope, report: Callable[[ForeignScope], None] | None = None) -> Crew:

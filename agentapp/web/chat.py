@@ -27,11 +27,6 @@ from agentapp.web.problems import problem, problem_answer, status_of
 from agentapp.web.sse import EventStream
 
 PAGE_SIZE = 30
-EXAMPLES = (
-    "What is 18% of 2,450, and how much is left?",
-    "When it is 9:00 in Berlin, what time is it in Tokyo?",
-    "Remember that the launch review is on Thursday.",
-)
 
 # Refusals a person can mend on the spot: the page comes back with the reason and the text still there.
 MENDABLE = frozenset({"invalid-message", "message-too-long", "turn-in-progress", "idempotency-mismatch"})
@@ -125,7 +120,7 @@ def _page(refusal: Refused | None = None) -> str:
         draft=draft() if refusal else "",
         problem=problem(refusal.code, str(refusal)) if refusal else None,
         idempotency_key=new_id(),
-        examples=EXAMPLES,
+        examples=parts().answering.team.examples,
         max_chars=MAX_MESSAGE,
     )
 

@@ -22,8 +22,8 @@ import pytest
 from anthropic import _exceptions as sdk_exceptions
 
 from agentapp.agents.anthropic import AnthropicProvider, AsyncAnthropicProvider, Kept
-from agentapp.agents.anthropic_errors import SENTENCES, CutShort, retry_after_of, translated
-from agentapp.agents.anthropic_messages import Assembler, request_for
+from agentapp.agents.anthropic.errors import SENTENCES, CutShort, retry_after_of, translated
+from agentapp.agents.anthropic.messages import Assembler, request_for
 from agentapp.agents.provider import Message, ModelCall, Reply, ToolCall, ToolResult, ToolSpec, Usage
 from agentapp.errors import ProviderBusy, ProviderError, ProviderGarbled, ProviderRejected, ProviderTimeout
 from tests.messages_api import MessagesApi, Script, Tokens, events_of
@@ -626,7 +626,7 @@ def test_the_key_is_in_no_message_and_no_log(
     logging.getLogger("outside").error("the turn failed", exc_info=caught.value)
     assert str(caught.value) in SENTENCES.values()
     assert any(
-        r.levelno == logging.WARNING and r.name == "agentapp.agents.anthropic_errors" for r in caplog.records
+        r.levelno == logging.WARNING and r.name == "agentapp.agents.anthropic.errors" for r in caplog.records
     )
     assert KEY not in caplog.text
 

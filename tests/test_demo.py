@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentapp.agents.demo import AsyncDemoProvider, DemoProvider, answer
-from agentapp.agents.demo_cues import find_jobs
-from agentapp.agents.demo_sums import find_sums
+from agentapp.agents.demo.cues import find_jobs
+from agentapp.agents.demo.sums import find_sums
 from agentapp.agents.loop import Limits, Opening, TurnLoop
 from agentapp.agents.provider import Message, ModelCall, Reply, ToolCall, ToolResult, ToolSpec, Usage
 from agentapp.agents.shipped import maths, team

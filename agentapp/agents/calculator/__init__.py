@@ -14,8 +14,8 @@ from decimal import (
     localcontext,
 )
 
-from agentapp.agents.calculator_functions import DIGITS, MAX_EXPONENT
-from agentapp.agents.calculator_parser import Parser
+from agentapp.agents.calculator.functions import DIGITS, MAX_EXPONENT
+from agentapp.agents.calculator.parser import Parser
 from agentapp.agents.tools import ToolInputError, tool
 
 MAX_CHARS = 500

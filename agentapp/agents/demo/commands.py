@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
-from agentapp.agents.demo_guesses import specialists
-from agentapp.agents.demo_turn import Move, Turn, hand_back, hand_over
+from agentapp.agents.demo.guesses import specialists
+from agentapp.agents.demo.turn import Move, Turn, hand_back, hand_over
 from agentapp.agents.provider import ToolSpec
 from agentapp.errors import ProviderFailed
 

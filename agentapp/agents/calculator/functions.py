@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_UP, Context, Decimal, DivisionByZero
 from types import MappingProxyType
 
-from agentapp.agents.calculator_angles import cos, pi, sin, tan
+from agentapp.agents.calculator.angles import cos, pi, sin, tan
 
 DIGITS = 400
 MAX_EXPONENT = 9999

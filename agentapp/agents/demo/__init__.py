@@ -9,8 +9,8 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass
 
-from agentapp.agents.demo_rules import decide
-from agentapp.agents.demo_turn import Move, look
+from agentapp.agents.demo.rules import decide
+from agentapp.agents.demo.turn import Move, look
 from agentapp.agents.provider import ModelCall, Reply, ToolCall, Usage
 from agentapp.errors import ProviderGarbled
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 
-from agentapp.agents.demo_commands import COMMANDS
-from agentapp.agents.demo_cues import Job, find_jobs
-from agentapp.agents.demo_guesses import guess_call, guess_specialist
-from agentapp.agents.demo_turn import Move, Turn, hand_back, hand_over
+from agentapp.agents.demo.commands import COMMANDS
+from agentapp.agents.demo.cues import Job, find_jobs
+from agentapp.agents.demo.guesses import guess_call, guess_specialist
+from agentapp.agents.demo.turn import Move, Turn, hand_back, hand_over
 
 INTRODUCTION = "I am the offline demo model: I answer by rule and understand only a little (try /help)."
 

@@ -12,8 +12,8 @@ from typing import Any, Generic, TypeVar
 import anthropic
 from anthropic import AsyncStream, Stream
 
-from agentapp.agents.anthropic_errors import UnusableKey, serialised
-from agentapp.agents.anthropic_messages import Assembler, request_for
+from agentapp.agents.anthropic.errors import UnusableKey, serialised
+from agentapp.agents.anthropic.messages import Assembler, request_for
 from agentapp.agents.provider import ModelCall, Reply
 
 DEFAULT_BASE_URL = "https://api.anthropic.com"

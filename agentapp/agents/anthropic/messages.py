@@ -8,7 +8,7 @@ from typing import Any
 
 import httpx2
 
-from agentapp.agents.anthropic_errors import CutShort, ErrorEvent, translated
+from agentapp.agents.anthropic.errors import CutShort, ErrorEvent, translated
 from agentapp.agents.provider import Message, ModelCall, Reply, ToolCall, Usage
 from agentapp.errors import ProviderError
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from agentapp.agents.calculator_functions import FUNCTIONS
+from agentapp.agents.calculator.functions import FUNCTIONS
 from agentapp.agents.tools import ToolInputError
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from decimal import Decimal, DecimalException, DivisionByZero, Overflow, Underflow
 from types import MappingProxyType
 
-from agentapp.agents.calculator_functions import (
+from agentapp.agents.calculator.functions import (
     CONSTANTS,
     FUNCTIONS,
     MAX_EXPONENT,
@@ -17,7 +17,7 @@ from agentapp.agents.calculator_functions import (
     floor_divide,
     power,
 )
-from agentapp.agents.calculator_tokens import Token, problem, tokens_of
+from agentapp.agents.calculator.tokens import Token, problem, tokens_of
 from agentapp.agents.tools import ToolInputError
 
 MAX_DEPTH = 40

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-from agentapp.agents.demo_cues import READ_CHARS, Job
-from agentapp.agents.demo_turn import Turn
+from agentapp.agents.demo.cues import READ_CHARS, Job
+from agentapp.agents.demo.turn import Turn
 from agentapp.agents.provider import ToolSpec
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from agentapp.agents.demo_sums import find_sums
+from agentapp.agents.demo.sums import find_sums
 
 # Cues are looked for at the beginning only, so that a very long message costs no more than a long one.
 READ_CHARS = 2_000

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import secrets
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +27,7 @@ PASSWORD = "a long enough password"
 KINDS = ("text/event-stream", "application/json", "text/html")
 MARK = re.compile(rb"mark-[0-9a-f]{16}")
 
-pytestmark = [pytest.mark.timeout(280)]
+pytestmark = [pytest.mark.timeout(280), pytest.mark.xdist_group("load")]
 
 
 def add_users(url: str, names: list[str]) -> None:
@@ -136,6 +137,55 @@ def test_one_worker_and_one_thread_after_a_stream_a_stranger_sees_nobody(tmp_pat
                 assert stranger.status in (200, 303, 404)
                 assert b"mark-" not in stranger.everything
                 assert b"ann" not in re.sub(rb"cannot|[a-z]*channel", b"", stranger.body)
+
+
+@pytest.mark.parametrize(
+    ("trouble", "status"),
+    [
+        ("[[status:500]]", 502),
+        ("[[status:529]]", 502),
+        ("[[status:401]]", 502),
+        ("[[cut:900]]", 502),
+        ("[[end-early]]", 502),
+        ("[[garbage]]", 502),
+        ("[[error-event:overloaded_error]]", 502),
+        ("[[hang:30]]", 504),
+        ('[[tool:unheard_of {"a": 1}]]', 200),
+    ],
+)
+def test_after_any_fault_of_the_model_the_only_thread_serves_the_next(
+    tmp_path: Path, faulty_server: Server, trouble: str, status: int
+) -> None:
+    """One worker, one thread: whatever is left behind would meet the next request."""
+    ann, bob = Visitor(faulty_server.url), Visitor(faulty_server.url)
+    ann.sign_in("ann", PASSWORD)
+    bob.sign_in("bob", PASSWORD)
+    ours, theirs = ann.new_chat(), bob.new_chat()
+    answer = ann.send(ours, trouble)
+    assert answer.status == status, answer.text
+    if status != 200:
+        assert set(json.loads(answer.body)) >= {"code", "title", "detail", "scope", "retry_after", "turn_id"}
+    for visitor, chat in ((bob, theirs), (ann, ours)):
+        after = visitor.send(chat, "hello again", "text/event-stream")
+        assert '"status": "completed"' in after.text
+    assert "isolation violation" not in faulty_server.output()
+
+
+@pytest.fixture(scope="module")
+def faulty_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    directory = tmp_path_factory.mktemp("faulty")
+    url = f"sqlite:///{directory}/instance.sqlite3"
+    add_users(url, ["ann", "bob"])
+    with MessagesApi() as api:
+        env = {
+            "AGENTAPP_DATABASE_URL": url,
+            "ANTHROPIC_API_KEY": "sk-test-key",
+            "ANTHROPIC_BASE_URL": api.url,
+            "AGENTAPP_FIRST_TOKEN_DEADLINE": "1.5",
+            "AGENTAPP_GAP_DEADLINE": "1.5",
+        }
+        with server(directory, workers=1, threads=1, env=env) as running:
+            yield running
 
 
 def test_a_server_is_as_small_after_many_turns_as_before(tmp_path: Path) -> None:

@@ -420,6 +420,51 @@ def test_a_model_that_falls_silent_is_given_up_at_the_gap_deadline() -> None:
     assert played.text == "half "
 
 
+def test_progress_that_shows_nothing_still_tells_the_reader_that_all_is_well(play: Play) -> None:
+    """A long tool input is streamed without a word of text."""
+
+    def busy(call: object) -> Any:
+        for _ in range(30):
+            time.sleep(0.01)
+            yield ""
+        yield Reply("done")
+
+    turn = play(busy, deadlines=Deadlines(tick=0.05, gap=0.2))
+    assert turn.error is None
+    assert turn.ticks >= 2
+
+
+def test_a_slow_tool_tells_the_reader_that_all_is_well(play: Play) -> None:
+    @tool
+    def slow() -> str:
+        """Takes a while."""
+        time.sleep(0.3)
+        return "done"
+
+    team = Team(Agent("solo", "Go.", (slow,)))
+    turn = play(calls(("slow", {})), "ok", team=team, deadlines=Deadlines(tick=0.05))
+    assert turn.error is None
+    assert turn.ticks >= 2
+
+
+def test_a_reader_who_is_slow_is_not_the_models_silence() -> None:
+    loop = TurnLoop(A, TEAM.build(A), Opening("hi"), "m")
+    driver = ThreadedDriver(Scripted("one two three"), ThreadBinder(), Deadlines(gap=0.1, first_token=0.1))
+    words = []
+    for event in driver.run(loop, ToolContext(A)):
+        time.sleep(0.15)
+        if event is not None and event.kind == "text":
+            words.append(event.data["text"])
+    assert "".join(words) == "one two three"
+
+
+def test_two_calls_with_one_id_both_get_their_result(play: Play) -> None:
+    model: list[Any] = []
+    twins = Reply("", (ToolCall("x", "double", {"number": 1}), ToolCall("x", "double", {"number": 2})), SPENT)
+    play(twins, "ok", model=model)
+    assert [r.content for r in asked(model)[1].messages[-1].results] == ["2", "4"]
+
+
 def test_a_turn_as_a_whole_has_a_deadline() -> None:
     stop = threading.Event()
 
@@ -458,6 +503,32 @@ def test_async_deadlines_hold_too() -> None:
     assert played.text == "half "
     assert played.ticks >= 1
     assert model.closed
+
+
+def test_an_async_reader_who_leaves_closes_the_models_stream_at_once() -> None:
+    class Talks(AsyncScripted):
+        closed = False
+
+        async def stream(self, call: Any) -> Any:
+            try:
+                while True:
+                    yield "more "
+                    await asyncio.sleep(0)
+            finally:
+                self.closed = True
+
+    model = Talks()
+
+    async def main() -> bool:
+        loop = TurnLoop(A, TEAM.build(A), Opening("hi"), "m")
+        events = AsyncDriver(model, ContextBinder()).run(loop, ToolContext(A))
+        async for event in events:
+            if event is not None and event.kind == "text":
+                break
+        await events.aclose()
+        return model.closed
+
+    assert asyncio.run(main())
 
 
 def test_a_stream_without_a_reply_is_not_an_answer(play: Play) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import inspect
 import time
 from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
 from dataclasses import replace
 
 from agentapp.agents.driving import (
@@ -22,6 +23,8 @@ from agentapp.agents.provider import AsyncProvider, Reply, ToolCall, ToolResult
 from agentapp.agents.tools import Tool, ToolContext
 from agentapp.errors import ProviderError, ProviderGarbled
 from agentapp.isolation import Binder
+
+Job = asyncio.Future[object] | None
 
 
 class AsyncDriver:
@@ -43,17 +46,21 @@ class AsyncDriver:
                         action = actions.send(None)
                     case AskModel():
                         try:
-                            async for item in self._ask(action, turn_ends):
-                                if isinstance(item, Reply):
-                                    reply = item
-                                else:
-                                    yield item
+                            async with aclosing(self._ask(action, turn_ends)) as items:
+                                async for item in items:
+                                    if isinstance(item, Reply):
+                                        reply = item
+                                    else:
+                                        yield item
                         except ProviderError as error:
                             action = actions.throw(error)
                         else:
                             action = actions.send(reply)
                     case RunTools():
-                        action = actions.send(await self._run_tools(action, context))
+                        jobs = self._start_tools(action, context)
+                        async for _ in self._waiting(jobs, turn_ends):
+                            yield None
+                        action = actions.send(self._results(action, jobs))
         except StopIteration:
             return
         finally:
@@ -61,44 +68,54 @@ class AsyncDriver:
 
     async def _ask(self, action: AskModel, turn_ends: float) -> AsyncGenerator[Event | Reply | None]:
         """The call's events, then its reply."""
-        watch = Watch(self._deadlines, turn_ends, time.monotonic())
+        watch = Watch(self._deadlines)
         call = replace(action.call, timeout=max(self._deadlines.first_token, self._deadlines.gap))
         pieces = self._provider.stream(call)
-        lead, said = action.lead, False
+        lead, said, told = action.lead, False, time.monotonic()
         pull = asyncio.ensure_future(_next(pieces))
         try:
             while True:
-                done, _ = await asyncio.wait({pull}, timeout=watch.patience(time.monotonic()))
-                if not done:
-                    yield None
-                    continue
-                item = pull.result()
+                patience = watch.patience(turn_ends - time.monotonic())
+                done, _ = await asyncio.wait({pull}, timeout=patience)
+                item: str | Reply = ""
+                if done:
+                    item = pull.result()
+                    watch.heard()
+                else:
+                    watch.waited(patience)
                 if isinstance(item, Reply):
                     yield item
                     return
-                watch.heard(time.monotonic())
-                pull = asyncio.ensure_future(_next(pieces))
+                if done:
+                    pull = asyncio.ensure_future(_next(pieces))
                 if item:
                     yield text_event(lead + item)
-                    lead, said = "", True
+                    lead, said, told = "", True, time.monotonic()
+                elif time.monotonic() - told >= self._deadlines.tick:
+                    yield None
+                    told = time.monotonic()
         except ProviderError as error:
             error.said_something = said
             raise
         finally:
             await _give_up(pull, pieces)
 
-    async def _run_tools(self, action: RunTools, context: ToolContext) -> tuple[ToolResult, ...]:
-        jobs = {
-            call.id: self._start_tool(action.agent.tool(call.name), context, call) for call in action.calls
-        }
-        running = [job for job in jobs.values() if job is not None]
-        if running:
-            await asyncio.wait(running, timeout=self._deadlines.tool)
-        return tuple(self._result(call, jobs[call.id]) for call in action.calls)
+    def _start_tools(self, action: RunTools, context: ToolContext) -> list[Job]:
+        return [self._start_tool(action.agent.tool(call.name), context, call) for call in action.calls]
 
-    def _start_tool(
-        self, tool: Tool | None, context: ToolContext, call: ToolCall
-    ) -> asyncio.Future[object] | None:
+    async def _waiting(self, jobs: list[Job], turn_ends: float) -> AsyncGenerator[None]:
+        """Until the tools are done or their time is up, with a sign of life now and then."""
+        ends = min(time.monotonic() + self._deadlines.tool, turn_ends)
+        running = {job for job in jobs if job is not None}
+        while running and (left := ends - time.monotonic()) > 0:
+            _, running = await asyncio.wait(running, timeout=min(left, self._deadlines.tick))
+            if running:
+                yield None
+
+    def _results(self, action: RunTools, jobs: list[Job]) -> tuple[ToolResult, ...]:
+        return tuple(self._result(call, job) for call, job in zip(action.calls, jobs, strict=True))
+
+    def _start_tool(self, tool: Tool | None, context: ToolContext, call: ToolCall) -> Job:
         if tool is None:
             return None
         if inspect.iscoroutinefunction(tool.fn):
@@ -111,7 +128,7 @@ class AsyncDriver:
         run = self._binder.carried(context.scope, lambda: tool.call(context, call))
         return asyncio.wrap_future(in_own_thread(run, f"agentapp-tool-{tool.name}"))
 
-    def _result(self, call: ToolCall, job: asyncio.Future[object] | None) -> ToolResult:
+    def _result(self, call: ToolCall, job: Job) -> ToolResult:
         if job is None:
             return unknown_result(call)
         if job.done():

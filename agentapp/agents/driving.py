@@ -30,27 +30,30 @@ class Deadlines:
 
 @dataclass(slots=True)
 class Watch:
-    """Tells how long one model call may go on being silent. The clock's readings are arguments."""
+    """How long one model call may go on being silent. Only the time spent waiting for it counts.
+
+    A reader who takes the pieces slowly is not the model's silence.
+    """
 
     deadlines: Deadlines
-    turn_ends: float
-    last_heard: float
+    silent: float = 0.0
     heard_any: bool = False
 
-    def heard(self, now: float) -> None:
-        self.last_heard, self.heard_any = now, True
-
-    def patience(self, now: float) -> float:
+    def patience(self, turn_left: float) -> float:
         """How long to wait for the next piece before looking again. Raises when it has been too long."""
-        silence = self.deadlines.gap if self.heard_any else self.deadlines.first_token
-        left = self.last_heard + silence - now
-        if left <= 0:
+        allowed = self.deadlines.gap if self.heard_any else self.deadlines.first_token
+        if self.silent >= allowed:
             what = "stopped answering" if self.heard_any else "did not begin to answer"
-            raise ProviderTimeout(f"The model {what} within {silence:g} seconds.")
-        turn_left = self.turn_ends - now
+            raise ProviderTimeout(f"The model {what} within {allowed:g} seconds.")
         if turn_left <= 0:
             raise TurnTimeout(f"The answer took longer than {self.deadlines.turn:g} seconds.")
-        return min(left, turn_left, self.deadlines.tick)
+        return min(allowed - self.silent, turn_left, self.deadlines.tick)
+
+    def waited(self, seconds: float) -> None:
+        self.silent += seconds
+
+    def heard(self) -> None:
+        self.silent, self.heard_any = 0.0, True
 
 
 def text_event(text: str) -> Event:

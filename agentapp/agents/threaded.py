@@ -6,7 +6,7 @@ import asyncio
 import inspect
 import threading
 import time
-from collections.abc import Awaitable, Generator
+from collections.abc import Awaitable, Generator, Iterable
 from concurrent.futures import Future, wait
 from dataclasses import replace
 from queue import Empty, SimpleQueue
@@ -57,7 +57,8 @@ class ThreadedDriver:
                         else:
                             action = actions.send(reply)
                     case RunTools():
-                        action = actions.send(self._run_tools(action, context))
+                        results = yield from self._run_tools(action, context, turn_ends)
+                        action = actions.send(results)
         except StopIteration:
             return
         finally:
@@ -66,38 +67,48 @@ class ThreadedDriver:
     def _ask(
         self, action: AskModel, context: ToolContext, turn_ends: float
     ) -> Generator[Event | None, None, Reply]:
-        watch = Watch(self._deadlines, turn_ends, time.monotonic())
+        watch = Watch(self._deadlines)
         call = replace(action.call, timeout=max(self._deadlines.first_token, self._deadlines.gap))
         listening = _Listening(self._provider, call)
         in_own_thread(self._binder.carried(context.scope, listening.run), "agentapp-model")
-        lead, said = action.lead, False
+        lead, said, told = action.lead, False, time.monotonic()
         try:
             while True:
+                patience = watch.patience(turn_ends - time.monotonic())
                 try:
-                    item = listening.heard.get(timeout=watch.patience(time.monotonic()))
+                    item = listening.heard.get(timeout=patience)
                 except Empty:
-                    yield None
-                    continue
+                    watch.waited(patience)
+                    item = ""
+                else:
+                    watch.heard()
                 if isinstance(item, Reply):
                     return item
                 if isinstance(item, Exception):
                     raise item
-                watch.heard(time.monotonic())
                 if item:
                     yield text_event(lead + item)
-                    lead, said = "", True
+                    lead, said, told = "", True, time.monotonic()
+                elif time.monotonic() - told >= self._deadlines.tick:
+                    yield None
+                    told = time.monotonic()
         except ProviderError as error:
             error.said_something = said
             raise
         finally:
             listening.given_up.set()
 
-    def _run_tools(self, action: RunTools, context: ToolContext) -> tuple[ToolResult, ...]:
-        jobs = {
-            call.id: self._start_tool(action.agent.tool(call.name), context, call) for call in action.calls
-        }
-        wait([job for job in jobs.values() if job is not None], timeout=self._deadlines.tool)
-        return tuple(self._result(call, jobs[call.id]) for call in action.calls)
+    def _run_tools(
+        self, action: RunTools, context: ToolContext, turn_ends: float
+    ) -> Generator[Event | None, None, tuple[ToolResult, ...]]:
+        jobs = [self._start_tool(action.agent.tool(call.name), context, call) for call in action.calls]
+        ends = min(time.monotonic() + self._deadlines.tool, turn_ends)
+        running: Iterable[Future[object]] = [job for job in jobs if job is not None]
+        while running and (left := ends - time.monotonic()) > 0:
+            running = wait(running, timeout=min(left, self._deadlines.tick)).not_done
+            if running:
+                yield None
+        return tuple(self._result(call, job) for call, job in zip(action.calls, jobs, strict=True))
 
     def _start_tool(self, tool: Tool | None, context: ToolContext, call: ToolCall) -> Future[object] | None:
         if tool is None:

@@ -101,6 +101,13 @@ BUGS = (
         "tests/test_turn.py::test_no_connection_is_held_while_the_model_talks",
     ),
     Bug(
+        "two connections held at once",
+        "agentapp/storage/db.py",
+        "        self.release()\n",
+        "",
+        "tests/test_storage.py::test_nobody_holds_two_connections_at_once[sqlite]",
+    ),
+    Bug(
         "a pool shared with a forked child",
         "agentapp/storage/db.py",
         '    event.listen(engine, "checkout", _refuse_inherited)\n',

@@ -95,6 +95,16 @@ def play(text: str, *, agent: str = "", history: tuple[Message, ...] = (), own: 
         ("time in Tokyo and Paris", ("time", "current_time", "current_time"), "Europe/Paris"),
         ("days between 2026-01-01 and 2026-03-01", ("time", "days_between"), "59 days"),
         ("what is 3pm New York in London?", ("time", "convert_time"), "20:00 (UTC+00:00)"),
+        (
+            "When it is 9:00 in Berlin, what time is it in Tokyo?",
+            ("time", "convert_time"),
+            "17:00 (UTC+09:00)",
+        ),
+        (
+            "if it's 3pm in New York what is the time in London?",
+            ("time", "convert_time"),
+            "20:00 (UTC+00:00)",
+        ),
         ("30 days after 2026-01-01", ("time", "add_to_date"), "2026-01-31"),
         ("remember the blue door", ("memory", "add_note"), "the blue door"),
         ("my notes", ("memory", "list_notes"), "no notes"),

@@ -19,6 +19,7 @@ from agentapp.isolation import ThreadBinder
 from agentapp.storage.accounts import Accounts
 from agentapp.storage.db import Database
 from tests.messages_api import MessagesApi
+from tests.postgres import postgres_url
 from tests.serving import Server, server
 from tests.visiting import Answer, Visitor
 
@@ -100,10 +101,9 @@ def test_a_hundred_sessions_of_fifty_users_never_see_each_other(
         talk_all(running)
 
 
-def test_a_hundred_sessions_through_the_sdk_never_see_each_other(tmp_path: Path) -> None:
-    url = f"sqlite:///{tmp_path}/instance.sqlite3"
-    add_users(url, [f"user{n}" for n in range(USERS)])
-    with MessagesApi() as api:
+def test_a_hundred_sessions_through_the_sdk_on_postgresql_never_see_each_other(tmp_path: Path) -> None:
+    with postgres_url() as url, MessagesApi() as api:
+        add_users(url, [f"user{n}" for n in range(USERS)])
         env = {
             "AGENTAPP_DATABASE_URL": url,
             "ANTHROPIC_API_KEY": "sk-test-key",

@@ -259,6 +259,16 @@ def test_the_scoped_session_is_removed_even_if_another_cleanup_fails(stores: Sto
     assert stores.db.open_readers() == 0
 
 
+def test_nobody_holds_two_connections_at_once(stores: Stores) -> None:
+    """Otherwise as many threads as the pool is large, each waiting for its second, would wait for ever."""
+    with stores.binder.bound(stores.user("ann")):
+        with stores.db.reading() as db:
+            db.execute(text("SELECT 1"))
+        with stores.db.writing() as db:
+            db.execute(text("SELECT 1"))
+            assert stores.db.engine.pool.checkedout() == 1  # type: ignore[attr-defined]
+
+
 def test_reading_without_a_scope_is_an_error(stores: Stores) -> None:
     with pytest.raises(NotBound), stores.db.reading():
         pass

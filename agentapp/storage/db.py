@@ -6,13 +6,13 @@ import os
 import sqlite3
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from sqlalchemy import Connection, Engine, create_engine, event, exc, text
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
-from agentapp.errors import StorageUnavailable
+from agentapp.errors import NotBound, StorageUnavailable
 from agentapp.isolation import Binder
 
 BUSY_SECONDS = 10.0
@@ -44,7 +44,12 @@ class Database:
 
     @contextmanager
     def writing(self) -> Iterator[Session]:
-        """One short write transaction: committed at the end, rolled back on any error."""
+        """One short write transaction: committed at the end, rolled back on any error.
+
+        The scope's reading connection is given back first. If every thread kept one while it waited
+        for a second, the pool would run dry and nobody would ever get on.
+        """
+        self.release()
         if self._writer_lock is None:
             with _as_unavailable(), self._writers.begin() as db:
                 yield db
@@ -59,8 +64,9 @@ class Database:
 
     def release(self) -> None:
         """Give the bound scope's connection back: at the end of every binding, and before a model talks."""
-        if self._readers.registry.has():
-            self._readers.remove()
+        with suppress(NotBound):
+            if self._readers.registry.has():
+                self._readers.remove()
 
     def ping(self) -> None:
         """Raises `StorageUnavailable` unless the database answers and has tables: a lost SQLite file is

@@ -77,12 +77,14 @@ _CLOCK = r"(?:(?:\d{4}-\d\d-\d\d[ T])?\d{1,2}(?::\d\d){1,2}(?:\s*[ap]m\b)?|\d{1,
 _STEP = "day|week|month|year"
 _PLACE = (
     r"[A-Za-zÀ-ž][\w/+:'.-]*"
-    r"(?: (?!(?:and|or|to|in|is|time|now|right|please|at)\b)[A-Za-zÀ-ž][\w'.-]*){0,2}"
+    r"(?: (?!(?:and|or|to|in|is|time|now|right|please|at|what|then)\b)[A-Za-zÀ-ž][\w'.-]*){0,2}"
 )
 _AND = r"\s*(?:,|&|\band\b|\bor\b)+\s*"
 _CONVERSION = re.compile(
     rf"(?P<when>{_CLOCK})\s+(?:(?:from|in|at)\s+)?(?P<source>{_PLACE})(?:\s+time)?"
-    rf"\s+(?:to|in|into|is in)\s+(?P<target>{_PLACE})",
+    r"(?:\s+(?:to|in|into|is in)"
+    r"|,?\s+(?:then\s+)?what(?:'s|\s+is)?\s+(?:the\s+)?time(?:\s+is\s+it)?\s+(?:in|at))"
+    rf"\s+(?P<target>{_PLACE})",
     re.I,
 )
 _TIME_IN = re.compile(

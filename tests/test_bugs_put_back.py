@@ -95,8 +95,8 @@ BUGS = (
     ),
     Bug(
         "a connection held while the model talks",
-        "agentapp/web/chat.py",
-        "    parts().db.release()\n",
+        "agentapp/storage/db.py",
+        "        self.release()\n",
         "",
         "tests/test_turn.py::test_no_connection_is_held_while_the_model_talks",
     ),

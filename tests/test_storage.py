@@ -174,7 +174,10 @@ def test_somebody_elses_chat_is_an_absent_one(stores: Stores) -> None:
         assert read(stores, stranger, lambda s=stranger: stores.notes.all(s)) == []
         assert not stores.notes.remove(stranger, 1)
         assert read(stores, stranger, lambda s=stranger: stores.chats.page(s)) == ([], False)
-        assert read(stores, stranger, lambda s=stranger: stores.chats.search(s, "private", 9)) == []
+        assert (
+            read(stores, stranger, lambda s=stranger: stores.chats.search(s.within("another"), "private", 9))
+            == []
+        )
     assert read(stores, chat, lambda: stores.chats.get(chat)).title == "private"
 
 
@@ -190,6 +193,23 @@ def test_search_takes_its_words_literally_and_ignores_case(stores: Stores) -> No
     assert found("%") == ["We pay 100% in May"]
     assert found("e_c") == found("\\o/") == found("it's") == ["snake_case \\o/ it's"]
     assert found("y_1") == found("100%May") == []
+
+
+def test_the_search_of_past_chats_finds_the_users_other_chats_only(stores: Stores) -> None:
+    ann, bob = stores.user("ann"), stores.user("bob")
+    past, now = stores.chat(ann), stores.chat(ann)
+    stores.turn(past, "the blue door")
+    stores.turn(now, "where was the blue door?")
+    stores.turn(stores.chat(bob), "my blue door")
+    found = read(stores, now, lambda: stores.chats.search(now, "BLUE door", 9))
+    assert [(title, passage) for title, _, passage in found] == [("the blue door", "the blue door")]
+
+
+def test_search_ignores_case_beyond_ascii_on_sqlite_too(stores: Stores) -> None:
+    if stores.db.engine.dialect.name == "sqlite":  # on PostgreSQL the database's locale decides
+        ann = stores.user("ann")
+        stores.turn(stores.chat(ann), "Äpfel und ÖL")
+        assert len(read(stores, ann, lambda: stores.chats.page(ann, words="äPFEL UND öl"))[0]) == 1
 
 
 def test_pages_of_chats_are_complete_and_newest_first(stores: Stores) -> None:

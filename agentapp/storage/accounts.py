@@ -24,6 +24,7 @@ from agentapp.storage.values import Role, User, new_id, utc_now
 LOGIN_LIFETIME = timedelta(days=30)
 MIN_PASSWORD, MAX_PASSWORD = 8, 1024
 MAX_NAME = 64
+USED_UP = "This set-up link was used already or is not the newest one."
 
 
 class Accounts:
@@ -118,11 +119,13 @@ class Accounts:
 
     def set_up(self, token: str, name: str, password: str) -> tuple[User, str]:
         """Use the link up and make the operator, in one transaction: of two who try, one succeeds."""
+        if not self.knows_setup_token(token):
+            raise NotFound(USED_UP)  # before the costly hash, which anybody could ask for otherwise
         clean, hashed = check_name(name, "user"), self._hash(password)
         with self._db.writing() as db:
             used = db.execute(delete(SetupLink).where(SetupLink.digest == _digest(token)))
             if not isinstance(used, CursorResult) or used.rowcount != 1 or not _is_empty(db):
-                raise NotFound("This set-up link was used already or is not the newest one.")
+                raise NotFound(USED_UP)
             user = _insert_user(db, clean, hashed, "default", "operator")
             return user, _open_login(db, user.id)
 

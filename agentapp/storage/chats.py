@@ -77,12 +77,13 @@ class Chats:
         with self._db.writing() as db:
             _found(db.execute(delete(ChatSession).where(this_session(scope))))
 
-    def search(self, scope: UserScope, words: str, limit: int) -> Sequence[tuple[str, str, str]]:
-        """Passages of the user's own messages with these words in them, newest first: title, day, passage."""
+    def search(self, scope: Scope, words: str, limit: int) -> Sequence[tuple[str, str, str]]:
+        """Passages of the user's other chats with these words in them, newest first: title, day, passage."""
         hits = (
             select(ChatSession.title, Message.created_at, Message.content)
             .join(ChatSession, ChatSession.id == Message.session_id)
             .where(owned_by(scope, Message), owned_by(scope, ChatSession))
+            .where(Message.session_id != scope.session_id)
             .where(Message.content.ilike(like(words), escape="\\"))
             .order_by(Message.created_at.desc())
             .limit(limit)

@@ -114,10 +114,16 @@ def make_engine(url: str) -> Engine:
 
 def _configure_sqlite(connection: sqlite3.Connection, record: Any) -> None:
     connection.isolation_level = None  # transactions are begun by _begin_sqlite, not by the driver
+    # SQLite's own knows only ASCII letters, and searching ignores case by it.
+    connection.create_function("lower", 1, _lower, deterministic=True)
     cursor = connection.cursor()
     for pragma in ("journal_mode = WAL", "synchronous = NORMAL", "foreign_keys = ON"):
         cursor.execute(f"PRAGMA {pragma}")
     cursor.close()
+
+
+def _lower(value: str | None) -> str | None:
+    return None if value is None else str(value).lower()
 
 
 def _begin_sqlite(connection: Connection) -> None:

@@ -9,9 +9,9 @@ from flask_login import LoginManager, UserMixin, current_user, login_user, logou
 from flask_wtf.csrf import CSRFProtect, generate_csrf
 
 from agentapp.errors import BadRequest, NotFound, WrongPassword
-from agentapp.storage.accounts import LOGIN_LIFETIME
+from agentapp.storage.accounts import LOGIN_LIFETIME, USED_UP
 from agentapp.storage.values import User
-from agentapp.web.incoming import field, local_path
+from agentapp.web.incoming import field, json_token, local_path
 from agentapp.web.negotiation import wants_page
 from agentapp.web.parts import parts
 from agentapp.web.problems import status_of
@@ -36,6 +36,13 @@ class _Logins(LoginManager):  # type: ignore[misc]
         return None
 
 
+class _Csrf(CSRFProtect):  # type: ignore[misc]
+    """The token may come in a JSON body too, under the same name as in a form."""
+
+    def _get_csrf_token(self) -> str | None:
+        return super()._get_csrf_token() or json_token()
+
+
 def init_app(app: Flask) -> None:
     settings = app.extensions["agentapp"].settings
     app.config.update(
@@ -57,7 +64,7 @@ def init_app(app: Flask) -> None:
     # Its session protection hashes the address it reads from X-Forwarded-For, which anybody can send.
     manager.session_protection = None
     manager.user_loader(_load)
-    CSRFProtect(app)
+    _Csrf(app)
 
 
 def signed_in_user() -> User | None:
@@ -99,7 +106,7 @@ def logout() -> Any:
 def setup_page() -> Any:
     token = request.args.get("token", "")
     if not parts().accounts.knows_setup_token(token):
-        raise NotFound("This set-up link was used already or is not the newest one.")
+        raise NotFound(USED_UP)
     return render_template("setup.html", error=None, username="", token=token)
 
 

@@ -62,8 +62,6 @@ def send(session_id: str) -> Any:
         if error.code not in MENDABLE or not wants_page():
             raise
         return _page(error), status_of(error)
-    # The login was looked up on this connection. Nothing may be held while the model talks.
-    parts().db.release()
     match answer_kind():
         case kind if kind == EVENTS:
             return _event_stream(turn)

@@ -6,7 +6,7 @@ from typing import Any
 from urllib.parse import unquote_to_bytes, urlsplit
 
 from flask import Flask, g, request
-from werkzeug.exceptions import RequestEntityTooLarge
+from werkzeug.exceptions import HTTPException, RequestEntityTooLarge
 from werkzeug.routing import BaseConverter
 
 from agentapp.errors import BadRequest, InvalidMessage, MessageTooLong
@@ -94,6 +94,15 @@ def local_path(target: str | None) -> str:
     if any(ord(character) < 32 for character in target) or urlsplit(target).netloc:
         return "/chat"
     return target
+
+
+def json_token() -> str | None:
+    """The CSRF token in a JSON body, if there is one. Whatever else is wrong with the body comes later."""
+    try:
+        token = _body().get("csrf_token") if request.is_json else None
+    except (BadRequest, HTTPException):
+        return None
+    return token if isinstance(token, str) else None
 
 
 def draft() -> str:

@@ -536,6 +536,20 @@ def test_a_stream_without_a_reply_is_not_an_answer(play: Play) -> None:
     assert isinstance(turn.error, ProviderGarbled)
 
 
+@pytest.mark.parametrize(("reason", "words"), [("refusal", "declined"), ("end_turn", "empty answer")])
+def test_an_empty_answer_is_a_failure_that_says_why(play: Play, reason: str, words: str) -> None:
+    turn = play(Reply("", usage=SPENT, stop_reason=reason))
+    assert isinstance(turn.error, ProviderFailed)
+    assert words in str(turn.error)
+    assert turn.loop.usage == SPENT
+
+
+def test_an_answer_cut_at_its_greatest_length_says_so(play: Play) -> None:
+    turn = play(Reply("Once upon a", usage=SPENT, stop_reason="max_tokens"))
+    assert turn.error is None
+    assert turn.text.startswith("Once upon a\n\n[The answer was cut here")
+
+
 def test_an_agent_refuses_any_scope_but_its_own_and_reports_it() -> None:
     reports: list[ForeignScope] = []
     agent = TEAM.build(A, reports.append).front

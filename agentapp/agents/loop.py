@@ -14,8 +14,12 @@ from typing import Any
 from agentapp.agents.provider import Message, ModelCall, Reply, ToolCall, ToolResult, Usage
 from agentapp.agents.team import HAND_BACK, HAND_OVER, Crew, LiveAgent
 from agentapp.agents.tools import bad_result
-from agentapp.errors import OutOfSteps, OutOfTokens, ProviderError
+from agentapp.errors import OutOfSteps, OutOfTokens, ProviderError, ProviderFailed
 from agentapp.isolation import Scope
+
+CUT = "\n\n[The answer was cut here: it reached its greatest length.]"
+DECLINED = "The model declined to answer this."
+NOTHING_SAID = "The model gave an empty answer."
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,14 +90,14 @@ class TurnLoop:
 
     def run(self) -> Generator[Action, Any, None]:
         """A turn that ends in any other way than by returning leaves the session with the front agent."""
-        agent: LiveAgent | None = self.crew.specialist(self.opening.agent) or self.crew.front
-        assert agent is not None  # noqa: S101 - narrows the type for the loop below
+        agent = self.crew.specialist(self.opening.agent) or self.crew.front
         self._brief(agent)
         yield from self._started(agent)
         for _ in range(self.limits.steps):
-            agent = yield from self._step(agent)
-            if agent is None:
+            following = yield from self._step(agent)
+            if following is None:
                 return
+            agent = following
         raise OutOfSteps(f"No answer was found within {self.limits.steps} steps.")
 
     def _step(self, agent: LiveAgent) -> Steps:
@@ -109,6 +113,10 @@ class TurnLoop:
         agent.hear(self.scope, Message("assistant", (reply.text,) if reply.text else (), reply.calls))
         if reply.calls:
             return (yield from self._act(agent, reply.calls))
+        if not self._said:
+            raise ProviderFailed(DECLINED if reply.stop_reason == "refusal" else NOTHING_SAID)
+        if reply.stop_reason == "max_tokens":
+            yield _emit("text", text=CUT)
         self.stays_with = "" if agent is self.crew.front else agent.name
         yield _emit("agent_completed", agent=agent.name)
         return None

@@ -89,8 +89,10 @@ _password_stdin = click.option(
 @_password_stdin
 def add(name: str, tenant: str, role: str, password_stdin: bool) -> None:
     """Make an account."""
-    password = _read_password()
-    with _accounts(config.load()) as accounts:
+    password, settings = _read_password(), config.load()
+    if schema.is_missing(settings.database_url):
+        _upgrade(settings)
+    with _accounts(settings) as accounts:
         made = accounts.add(name, password, tenant=tenant, role=cast(Role, role))
     click.echo(f"added {made.name} to {made.tenant} as {made.role}")
 

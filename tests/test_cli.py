@@ -196,10 +196,15 @@ def test_unknown_user_is_told_in_one_line(migrated: Agentapp, command: str) -> N
     assert (result.exit_code, result.stderr) == (1, "agentapp: There is no user 'nobody'.\n")
 
 
-@pytest.mark.parametrize("command", ["add", "list", "disable", "enable", "set-password"])
-def test_missing_schema_is_told_by_every_user_command(agentapp: Agentapp, command: str) -> None:
+def test_the_first_user_can_be_added_before_the_first_start(agentapp: Agentapp) -> None:
+    result = agentapp("user", "add", "ann", "--password-stdin", stdin=f"{PASSWORD}\n")
+    assert (result.exit_code, result.stdout) == (0, "added ann to default as member\n")
+
+
+@pytest.mark.parametrize("command", ["list", "disable", "enable", "set-password"])
+def test_missing_schema_is_told_by_the_other_user_commands(agentapp: Agentapp, command: str) -> None:
     name = () if command == "list" else ("ann",)
-    options = ("--password-stdin",) if command in ("add", "set-password") else ()
+    options = ("--password-stdin",) if command == "set-password" else ()
     result = agentapp("user", command, *name, *options, stdin=f"{PASSWORD}\n")
     assert result.exit_code == 2
     assert result.stderr == "agentapp: the database has no tables yet: run `agentapp db upgrade`\n"

@@ -35,13 +35,21 @@ def engine_for(url: str) -> Engine:
 
 def require_current(url: str) -> None:
     """A `StartError` that says what to do, unless the schema is the one this code needs."""
+    if problem := _problem_at(url):
+        raise StartError(problem)
+
+
+def is_missing(url: str) -> bool:
+    """Nothing is there yet: making the tables cannot harm anybody."""
+    return _problem_at(url) == MISSING
+
+
+def _problem_at(url: str) -> str | None:
     engine = engine_for(url)
     try:
-        problem = schema_problem(engine)
+        return schema_problem(engine)
     finally:
         engine.dispose()
-    if problem:
-        raise StartError(problem)
 
 
 def schema_problem(engine: Engine) -> str | None:

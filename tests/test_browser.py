@@ -283,6 +283,12 @@ def test_keys_and_copy_buttons_work(page: Page, running: Server) -> None:
     page.until(lambda: page.status_of_last() == "completed" and page.all(".code .copy"))
     assert page.all(".prose table")
     assert page.all(".code code span[class^=tok-]"), "the code is not highlighted"
+    allowed = {"origin": running.url, "permissions": ["clipboardReadWrite", "clipboardSanitizedWrite"]}
+    page.driver.execute_cdp_cmd("Browser.grantPermissions", allowed)
+    page.find(".code .copy").click()
+    page.until(lambda: page.find(".code .copy").text == "Copied")
+    clipboard = page.driver.execute_async_script("navigator.clipboard.readText().then(arguments[0])")
+    assert clipboard == page.find(".code code").get_attribute("textContent")
     page.driver.execute_script("document.activeElement.blur()")
     page.find("body").send_keys("?")
     page.until(lambda: page.find("#keys").is_displayed())

@@ -149,6 +149,7 @@ def test_directory_with_a_percent_sign_is_fine(tmp_path: Path, monkeypatch: pyte
     shutil.copytree(resources.migrations(), tmp_path / "100%(here)s")
     monkeypatch.setattr(resources, "migrations", lambda: tmp_path / "100%(here)s")
     migrate.upgrade(f"sqlite:///{tmp_path}/test.sqlite3")
+    schema.require_current(f"sqlite:///{tmp_path}/test.sqlite3")
 
 
 def test_missing_schema_says_what_to_do(url: str, engine: Engine) -> None:

@@ -289,6 +289,19 @@ def test_nobody_holds_two_connections_at_once(stores: Stores) -> None:
             assert stores.db.engine.pool.checkedout() == 1  # type: ignore[attr-defined]
 
 
+def test_a_writer_that_does_not_get_its_turn_is_told_and_the_next_one_does(
+    tmp_path: Path, sqlite_template: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copy(sqlite_template, tmp_path / "stores.sqlite3")
+    stores = Stores(f"sqlite:///{tmp_path / 'stores.sqlite3'}")
+    monkeypatch.setattr("agentapp.storage.db.BUSY_SECONDS", 0.1)
+    with ThreadPoolExecutor(1) as pool, stores.db.writing():
+        second = pool.submit(stores.accounts.sign_out, "nobody's token")
+        assert isinstance(second.exception(), StorageUnavailable)
+    stores.accounts.sign_out("nobody's token")
+    stores.db.engine.dispose()
+
+
 def test_reading_without_a_scope_is_an_error(stores: Stores) -> None:
     with pytest.raises(NotBound), stores.db.reading():
         pass

@@ -50,20 +50,11 @@ class Database:
         for a second, the pool would run dry and nobody would ever get on.
         """
         self.release()
-        if self._writer_lock is None:
-            with _as_unavailable(), self._writers.begin() as db:
-                yield db
-            return
-        if not self._writer_lock.acquire(timeout=BUSY_SECONDS):
-            raise StorageUnavailable("The database is busy. Try again in a moment.")
-        try:
-            with _as_unavailable(), self._writers.begin() as db:
-                yield db
-        finally:
-            self._writer_lock.release()
+        with self._in_line(), _as_unavailable(), self._writers.begin() as db:
+            yield db
 
     def release(self) -> None:
-        """Give the bound scope's connection back: at the end of every binding, and before a model talks."""
+        """Give the bound scope's connection back: at the end of every binding, and before every write."""
         with suppress(NotBound):
             if self._readers.registry.has():
                 self._readers.remove()
@@ -81,6 +72,18 @@ class Database:
     def open_readers(self) -> int:
         """How many request-scoped sessions are alive: what a leak would make grow."""
         return len(self._readers.registry.registry)
+
+    @contextmanager
+    def _in_line(self) -> Iterator[None]:
+        if self._writer_lock is None:
+            yield
+        elif self._writer_lock.acquire(timeout=BUSY_SECONDS):
+            try:
+                yield
+            finally:
+                self._writer_lock.release()
+        else:
+            raise StorageUnavailable("The database is busy. Try again in a moment.")
 
     def _key(self) -> tuple[str, int]:
         return self._binder.current().request_id, threading.get_ident()

@@ -80,6 +80,9 @@ def post_worker_init(worker: Any) -> None:
     """A worker that comes later, after a crash or SIGHUP, may find another schema than the first did."""
     from agentapp.errors import StartError, StorageUnavailable
 
+    parts = worker.wsgi.extensions["agentapp"]
+    # Whatever --threads said on the command line: turns never take the last of them.
+    parts.answering.seats.resize(worker.cfg.threads, parts.settings.threads_reserved)
     try:
         _require_schema(worker.wsgi)
     except StorageUnavailable:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from dataclasses import replace
 
 from flask import Flask
 from werkzeug.middleware.proxy_fix import ProxyFix
@@ -10,20 +11,29 @@ from werkzeug.middleware.proxy_fix import ProxyFix
 from agentapp import config, web
 from agentapp.agents.driving import Deadlines
 from agentapp.agents.loop import Limits
+from agentapp.agents.prices import Prices
 from agentapp.agents.provider import Provider
 from agentapp.agents.team import Team
 from agentapp.agents.threaded import ThreadedDriver
 from agentapp.config import Settings
 from agentapp.errors import SettingError
+from agentapp.guardrails import Allowance, BreakerPolicy, Cells, Rate, Registry, Terms
+from agentapp.guardrails.cell import NEVER
+from agentapp.guardrails.guard import Guardrails
+from agentapp.guardrails.outage import OutagePolicy
+from agentapp.guardrails.seats import Seats
 from agentapp.isolation import ThreadBinder
 from agentapp.storage.accounts import Accounts
+from agentapp.storage.cells import CellStore
 from agentapp.storage.chats import Chats
 from agentapp.storage.db import Database
 from agentapp.storage.notes import Notes
 from agentapp.storage.turns import Turns
 from agentapp.telemetry import Violations
-from agentapp.turn import Answering
+from agentapp.turn import Answering, lease
 from agentapp.web.parts import Parts
+
+UNLIMITED_TOKENS = 10**9
 
 
 def create_app(settings: Settings | None = None, team: Team | None = None) -> Flask:
@@ -43,26 +53,82 @@ def make_parts(settings: Settings, team: Team) -> Parts:
     violations = Violations()
     binder = ThreadBinder(violations.left_bound)
     db = Database(settings.database_url, binder)
-    chats = Chats(db)
+    chats, cells = Chats(db), CellStore(db)
     deadlines = Deadlines(
         turn=settings.turn_deadline,
         first_token=settings.first_token_deadline,
         gap=settings.gap_deadline,
         tool=settings.tool_deadline,
     )
+    registry = Registry(
+        Cells(terms(settings, lease(deadlines))),
+        cells,
+        cap=settings.registry_cap,
+        cleanup_every=settings.registry_cleanup_every,
+    )
+    guardrails = Guardrails(registry, settings.provider)
     answering = Answering(
-        turns=Turns(db),
+        turns=Turns(db, cells, guardrails),
+        guardrails=guardrails,
+        seats=Seats(settings.threads, settings.threads_reserved),
         team=team,
         driver=ThreadedDriver(make_provider(settings), binder, deadlines),
         model=settings.model,
-        limits=Limits(tokens=settings.turn_tokens),
+        limits=Limits(
+            tokens=settings.turn_tokens or UNLIMITED_TOKENS,
+            tool_calls_turn=settings.tool_calls_turn,
+            tool_calls_session=settings.tool_calls_session,
+        ),
         deadlines=deadlines,
         notes=Notes(db),
         past_chats=chats,
         report=violations.foreign_scope,
-        free_of_charge=settings.provider == "demo",
+        prices=Prices(settings.prices, free=settings.provider == "demo"),
     )
     return Parts(settings, binder, db, Accounts(db), chats, answering, violations)
+
+
+def terms(settings: Settings, lease: float) -> dict[str, Terms]:
+    """What each kind of cell is held to."""
+
+    def breaker(failures: int) -> BreakerPolicy:
+        return BreakerPolicy(failures, settings.breaker_cooldown, settings.breaker_cooldown_max, lease=lease)
+
+    session = replace(
+        breaker(settings.breaker_failures), share=settings.breaker_share, window=settings.breaker_window
+    )
+    return {
+        "session": Terms(
+            session, _rate(settings.rate_session), Allowance(settings.session_tokens), lease=lease
+        ),
+        "user": Terms(
+            breaker(settings.breaker_user_failures),
+            _rate(settings.rate_user),
+            Allowance(settings.user_day_microusd, "day"),
+            settings.concurrent_user,
+            lease,
+        ),
+        "tenant": Terms(
+            breaker(NEVER),
+            _rate(settings.rate_tenant),
+            Allowance(settings.tenant_month_microusd, "month"),
+            settings.concurrent_tenant,
+            lease,
+        ),
+        "provider": Terms(
+            breaker(NEVER),
+            lease=lease,
+            outage=OutagePolicy(
+                settings.provider_breaker_users,
+                settings.provider_breaker_share,
+                settings.provider_breaker_window,
+            ),
+        ),
+    }
+
+
+def _rate(rate: tuple[int, float] | None) -> Rate | None:
+    return Rate(*rate) if rate else None
 
 
 def make_provider(settings: Settings) -> Provider:

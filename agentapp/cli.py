@@ -40,7 +40,7 @@ def main() -> None:
 @main.command()
 @click.option("--bind", metavar="HOST:PORT", help="Where to listen. [AGENTAPP_BIND, 127.0.0.1:8000]")
 @click.option("--workers", metavar="N", help="Processes. [AGENTAPP_WORKERS, 2]")
-@click.option("--threads", metavar="N", help="Threads in each process. [AGENTAPP_THREADS, 256]")
+@click.option("--threads", metavar="N", help="Threads in each process. [AGENTAPP_THREADS, 512]")
 def serve(bind: str | None, workers: str | None, threads: str | None) -> None:
     """Bring the database up to date, then serve."""
     where = listen.load(options={"bind": bind, "workers": workers, "threads": threads})

@@ -8,9 +8,22 @@ import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from agentapp.errors import SettingError, StartError
+from agentapp.reading import (
+    Reader,
+    flag,
+    long_seconds,
+    microusd,
+    or_off,
+    pause,
+    prices,
+    rate,
+    seconds,
+    share,
+    whole,
+)
 
 T = TypeVar("T")
 
@@ -35,8 +48,33 @@ class Settings:
     first_token_deadline: float = 30.0
     gap_deadline: float = 15.0
     tool_deadline: float = 5.0
-    turn_tokens: int = 50_000
+    turn_tokens: int | None = 50_000
     demo_delay: float = 0.02
+    threads: int = 512
+    threads_reserved: int = 8
+    breaker_failures: int = 3
+    breaker_cooldown: float = 30.0
+    breaker_cooldown_max: float = 900.0
+    breaker_share: float | None = None
+    breaker_window: float = 60.0
+    breaker_user_failures: int = 15
+    provider_breaker_users: int = 5
+    provider_breaker_share: float = 0.5
+    provider_breaker_window: float = 30.0
+    rate_session: tuple[int, float] | None = (20, 60.0)
+    rate_user: tuple[int, float] | None = (60, 60.0)
+    rate_tenant: tuple[int, float] | None = (600, 60.0)
+    rate_login: tuple[int, float] | None = (10, 900.0)
+    session_tokens: int | None = 1_000_000
+    user_day_microusd: int | None = 5_000_000
+    tenant_month_microusd: int | None = 500_000_000
+    prices: tuple[tuple[str, float, float], ...] = ()
+    concurrent_user: int | None = 4
+    concurrent_tenant: int | None = None
+    tool_calls_turn: int | None = 20
+    tool_calls_session: int | None = None
+    registry_cap: int = 1_000
+    registry_cleanup_every: int = 100
 
 
 def load(environ: Mapping[str, str] | None = None, *, bind: str = "127.0.0.1:8000") -> Settings:
@@ -53,7 +91,7 @@ def load(environ: Mapping[str, str] | None = None, *, bind: str = "127.0.0.1:800
         instance=instance,
         database_url=_database_url(env, instance),
         secret_key=_secret_key(env, instance, bind),
-        https=env.parsed("AGENTAPP_HTTPS", "0", _flag),
+        https=env.parsed("AGENTAPP_HTTPS", "0", flag),
         trusted_proxies=env.parsed("AGENTAPP_TRUSTED_PROXIES", "0", whole(0, 10)),
         provider=provider,
         model=env.text("AGENTAPP_MODEL", "claude-sonnet-4-6"),
@@ -64,9 +102,57 @@ def load(environ: Mapping[str, str] | None = None, *, bind: str = "127.0.0.1:800
         first_token_deadline=env.parsed("AGENTAPP_FIRST_TOKEN_DEADLINE", "30", seconds),
         gap_deadline=env.parsed("AGENTAPP_GAP_DEADLINE", "15", seconds),
         tool_deadline=env.parsed("AGENTAPP_TOOL_DEADLINE", "5", seconds),
-        turn_tokens=env.parsed("AGENTAPP_BUDGET_TURN_TOKENS", "50000", whole(1_000, 100_000_000)),
-        demo_delay=env.parsed("AGENTAPP_DEMO_DELAY", "0.02", _pause),
+        demo_delay=env.parsed("AGENTAPP_DEMO_DELAY", "0.02", pause),
+        threads=env.parsed("AGENTAPP_THREADS", "512", whole(1, 4096)),
+        threads_reserved=env.parsed("AGENTAPP_THREADS_RESERVED", "8", whole(0, 4095)),
+        **_breakers(env),
+        **_limits(env),
     )
+
+
+def _breakers(env: Reader) -> dict[str, Any]:
+    cooldown = env.parsed("AGENTAPP_BREAKER_COOLDOWN", "30", seconds)
+    longest = env.parsed("AGENTAPP_BREAKER_COOLDOWN_MAX", str(max(900.0, cooldown)), long_seconds)
+    if longest < cooldown:
+        raise SettingError(
+            "AGENTAPP_BREAKER_COOLDOWN_MAX", f"must be at least AGENTAPP_BREAKER_COOLDOWN, {cooldown:g}"
+        )
+    return {
+        "breaker_failures": env.parsed("AGENTAPP_BREAKER_FAILURES", "3", whole(1, 1_000)),
+        "breaker_cooldown": cooldown,
+        "breaker_cooldown_max": longest,
+        "breaker_share": env.parsed("AGENTAPP_BREAKER_SHARE", "off", or_off(share)),
+        "breaker_window": env.parsed("AGENTAPP_BREAKER_WINDOW", "60", seconds),
+        "breaker_user_failures": env.parsed("AGENTAPP_BREAKER_USER_FAILURES", "15", whole(1, 100_000)),
+        "provider_breaker_users": env.parsed("AGENTAPP_PROVIDER_BREAKER_USERS", "5", whole(2, 200)),
+        "provider_breaker_share": env.parsed("AGENTAPP_PROVIDER_BREAKER_SHARE", "0.5", share),
+        "provider_breaker_window": env.parsed("AGENTAPP_PROVIDER_BREAKER_WINDOW", "30", seconds),
+    }
+
+
+def _limits(env: Reader) -> dict[str, Any]:
+    """`off` switches a limit off."""
+
+    def limit(name: str, default: str, parse: Callable[[str], T]) -> T | None:
+        return env.parsed(f"AGENTAPP_{name}", default, or_off(parse))
+
+    return {
+        "rate_session": limit("RATE_SESSION", "20/minute", rate),
+        "rate_user": limit("RATE_USER", "60/minute", rate),
+        "rate_tenant": limit("RATE_TENANT", "600/minute", rate),
+        "rate_login": limit("RATE_LOGIN", "10/15minutes", rate),
+        "turn_tokens": limit("BUDGET_TURN_TOKENS", "50000", whole(1, 10**9)),
+        "session_tokens": limit("BUDGET_SESSION_TOKENS", "1000000", whole(1, 10**12)),
+        "user_day_microusd": limit("BUDGET_USER_DAY_USD", "5", microusd),
+        "tenant_month_microusd": limit("BUDGET_TENANT_MONTH_USD", "500", microusd),
+        "prices": env.parsed("AGENTAPP_PRICES", "", prices),
+        "concurrent_user": limit("CONCURRENT_USER", "4", whole(1, 100_000)),
+        "concurrent_tenant": limit("CONCURRENT_TENANT", "off", whole(1, 100_000)),
+        "tool_calls_turn": limit("TOOL_CALLS_TURN", "20", whole(1, 100_000)),
+        "tool_calls_session": limit("TOOL_CALLS_SESSION", "off", whole(1, 10**9)),
+        "registry_cap": env.parsed("AGENTAPP_REGISTRY_CAP", "1000", whole(4, 10_000_000)),
+        "registry_cleanup_every": env.parsed("AGENTAPP_REGISTRY_CLEANUP_EVERY", "100", whole(1, 1_000_000)),
+    }
 
 
 def prepare_instance(instance: Path) -> None:
@@ -92,27 +178,6 @@ def is_loopback(bind: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
-
-
-class Reader:
-    def __init__(self, environ: Mapping[str, str]) -> None:
-        self._environ = environ
-
-    def text(self, variable: str, default: str) -> str:
-        return self._environ.get(variable, "").strip() or default
-
-    def choice(self, variable: str, default: str, allowed: tuple[str, ...]) -> str:
-        value = self.text(variable, default)
-        if value not in allowed:
-            raise SettingError(variable, f"must be one of {', '.join(allowed)}; not {value!r}")
-        return value
-
-    def parsed(self, variable: str, default: str, parse: Callable[[str], T]) -> T:
-        value = self.text(variable, default)
-        try:
-            return parse(value)
-        except ValueError as exc:
-            raise SettingError(variable, f"{exc}; not {value!r}") from None
 
 
 def _database_url(env: Reader, instance: Path) -> str:
@@ -162,39 +227,6 @@ def _kept_secret(instance: Path) -> str:
     if len(secret.encode()) < MIN_SECRET_BYTES:
         raise StartError(f"{path} holds less than {MIN_SECRET_BYTES} bytes: delete it to have a new one made")
     return secret
-
-
-def _flag(value: str) -> bool:
-    if value not in ("0", "1"):
-        raise ValueError("must be 0 or 1")
-    return value == "1"
-
-
-def whole(low: int, high: int) -> Callable[[str], int]:
-    def parse(value: str) -> int:
-        if not value.isascii() or not value.isdigit() or not low <= int(value) <= high:
-            raise ValueError(f"must be a whole number from {low} to {high}")
-        return int(value)
-
-    return parse
-
-
-def _number(value: str, low: float, high: float) -> float:
-    try:
-        number = float(value)
-    except ValueError:
-        number = float("nan")
-    if not low <= number <= high:
-        raise ValueError(f"must be a number of seconds from {low:g} to {high:g}")
-    return number
-
-
-def seconds(value: str) -> float:
-    return _number(value, 0.1, 3600)
-
-
-def _pause(value: str) -> float:
-    return _number(value, 0, 10)
 
 
 def _dotted(value: str) -> str:

@@ -15,10 +15,16 @@
     │   ├── LoginRequired
     │   ├── NotFound            absent and somebody else's alike
     │   ├── TurnInProgress
-    │   └── IdempotencyMismatch
+    │   ├── IdempotencyMismatch
+    │   └── GuardrailRefused    one of the limits says no: which, how much is used, when to come back
+    │       ├── BreakerOpen
+    │       ├── RateLimited
+    │       ├── BudgetExhausted
+    │       └── Busy
     ├── TurnFailed              the turn started and came to no answer
     │   ├── OutOfSteps
     │   ├── OutOfTokens
+    │   ├── Declined            the model would rather not answer this
     │   ├── TurnTimeout         the turn as a whole took too long
     │   └── ProviderError
     │       ├── ProviderFailed
@@ -33,7 +39,9 @@ A ``code`` is what scripts see; which HTTP status belongs to it is decided in ``
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
+
+Blame = Literal["turn", "provider", "nobody"]
 
 
 class AgentappError(Exception):
@@ -119,10 +127,48 @@ class IdempotencyMismatch(Refused):
     code = "idempotency-mismatch"
 
 
+class GuardrailRefused(Refused):
+    """``scope`` is set by whoever asked: session, user, tenant, provider or server."""
+
+    def __init__(self, *, limit: int, used: int, retry_after: float) -> None:
+        super().__init__(f"{self.code}: {used} of {limit}; try again in {retry_after:.0f} s")
+        self.scope = ""
+        self.limit, self.used, self.retry_after = limit, used, retry_after
+
+
+class BreakerOpen(GuardrailRefused):
+    """``limit`` and ``used`` are failures in a row: how many open it, and how many there were."""
+
+    code = "breaker-open"
+
+
+class RateLimited(GuardrailRefused):
+    code = "rate-limited"
+
+    def __init__(self, *, limit: int, used: int, retry_after: float, seconds: float) -> None:
+        super().__init__(limit=limit, used=used, retry_after=retry_after)
+        self.seconds = seconds
+
+
+class BudgetExhausted(GuardrailRefused):
+    """``used`` may be less than ``limit``: then the rest is reserved by turns that are still running."""
+
+    code = "budget-exhausted"
+
+
+class Busy(GuardrailRefused):
+    code = "busy"
+
+
 class TurnFailed(AgentappError):
-    """``usage`` is what the failed call had already cost, as far as it is known."""
+    """``usage`` is what the failed call had already cost, as far as it is known.
+
+    ``blame`` says what the failure is held against: the ``turn`` (its chat and its user), the
+    ``provider`` too, or ``nobody``.
+    """
 
     code = "turn-failed"
+    blame: Blame = "turn"
 
     def __init__(self, message: str, *, usage: Any = None) -> None:
         super().__init__(message)
@@ -135,16 +181,24 @@ class OutOfSteps(TurnFailed):
 
 class OutOfTokens(TurnFailed):
     code = "budget-exhausted"
+    blame: Blame = "nobody"
+
+
+class Declined(TurnFailed):
+    code = "provider-failed"
+    blame: Blame = "nobody"
 
 
 class TurnTimeout(TurnFailed):
     code = "provider-timeout"
+    blame: Blame = "provider"
 
 
 class ProviderError(TurnFailed):
     """``said_something`` is set by whoever streams: part of the answer had been shown already."""
 
     code = "provider-failed"
+    blame: Blame = "provider"
 
     def __init__(self, message: str, *, usage: Any = None, retry_after: float | None = None) -> None:
         super().__init__(message, usage=usage)

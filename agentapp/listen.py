@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import ceil
 
-from agentapp.config import Reader, seconds, whole
 from agentapp.errors import StartError
+from agentapp.reading import Reader, seconds, whole
 
 # How much longer than the longest turn a stopping worker may take: to write down how the turn ended.
 STOP_MARGIN = 15
@@ -51,7 +51,7 @@ def load(environ: Mapping[str, str] | None = None, options: Mapping[str, str | N
     return Listen(
         bind=reader.parsed(name, fallback, _address),
         workers=number("workers", "2", 64),
-        threads=number("threads", "256", 4096),
+        threads=number("threads", "512", 4096),
         stop_seconds=ceil(turn) + STOP_MARGIN,
     )
 

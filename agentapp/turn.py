@@ -11,12 +11,16 @@ from typing import Any
 
 from agentapp.agents.driving import Deadlines
 from agentapp.agents.loop import Event, Limits, Opening, TurnLoop
-from agentapp.agents.prices import cost_in_microusd
+from agentapp.agents.prices import Prices
 from agentapp.agents.provider import Message, Usage
 from agentapp.agents.team import Team
 from agentapp.agents.threaded import ThreadedDriver
 from agentapp.agents.tools import Notes, PastChats, ToolContext
-from agentapp.errors import AgentappError, ForeignScope, TurnFailed
+from agentapp.errors import AgentappError, Blame, ForeignScope, TurnFailed
+from agentapp.guardrails import admission
+from agentapp.guardrails.admission import Pass, Wish
+from agentapp.guardrails.guard import Guardrails, Standing
+from agentapp.guardrails.seats import Seats
 from agentapp.isolation import Scope
 from agentapp.storage.turns import Turns
 from agentapp.storage.values import Begun, Settled, Status
@@ -55,6 +59,8 @@ class Answering:
     """The parts every turn is made with. They live as long as the process; a `Turn` never does."""
 
     turns: Turns
+    guardrails: Guardrails
+    seats: Seats
     team: Team
     driver: ThreadedDriver
     model: str
@@ -63,20 +69,30 @@ class Answering:
     notes: Notes
     past_chats: PastChats
     report: Callable[[ForeignScope], None]
-    free_of_charge: bool = False
+    prices: Prices
 
     def begin(self, scope: Scope, text: str, key: str | None = None) -> Turn:
         """Let the message in, or refuse with nothing changed. What comes back must be iterated or closed."""
-        begun = self.turns.begin(scope, text, key, self._lease())
-        return Turn(self, scope, text, begun)
+        self.seats.take()
+        try:
+            begun = self.turns.begin(scope, text, key, timedelta(seconds=lease(self.deadlines)), self.wish())
+            return Turn(self, scope, text, begun)
+        except BaseException:
+            self.seats.leave()
+            raise
 
-    def cost(self, loop: TurnLoop) -> int | None:
-        return 0 if self.free_of_charge else cost_in_microusd(loop.spent)
+    def standing(self, scope: Scope) -> Standing:
+        return self.guardrails.standing(scope, self.wish())
 
-    def _lease(self) -> timedelta:
-        """Longer than a turn can possibly take, so that only a dead worker's lease runs out."""
-        d = self.deadlines
-        return timedelta(seconds=d.turn + max(d.first_token, d.gap) + d.tool + 15)
+    def wish(self) -> Wish:
+        """The most a turn can cost: it is reserved before the first call of the model."""
+        tokens = self.limits.tokens
+        return Wish(tokens, self.prices.most(self.team.models(self.model), tokens))
+
+
+def lease(d: Deadlines) -> float:
+    """Longer than a turn can possibly take, so that only a dead worker's lease runs out."""
+    return d.turn + max(d.first_token, d.gap) + d.tool + 15
 
 
 class Turn(Iterator[TurnEvent | None]):
@@ -100,13 +116,18 @@ class Turn(Iterator[TurnEvent | None]):
         self._activity: list[dict[str, Any]] = []
         self._inputs: dict[str, Any] = {}
         self._playing = self._replay() if begun.replayed else self._play()
+        self._leave_seat = parts.seats.leave_with(self)
 
     def __next__(self) -> TurnEvent | None:
-        return next(self._playing)
+        try:
+            return next(self._playing)
+        except StopIteration:
+            self._leave_seat()
+            raise
 
     def finish(self) -> Outcome:
         """Play whatever is left and tell how it ended."""
-        for _ in self._playing:
+        for _ in self:
             pass
         if self.outcome is None:
             raise RuntimeError("a turn was finished twice at once")
@@ -115,11 +136,18 @@ class Turn(Iterator[TurnEvent | None]):
     def close(self) -> None:
         if self.outcome is None:
             self.finish()
+        self._leave_seat()
 
     def _play(self) -> Generator[TurnEvent | None]:
         scope, parts = self.scope, self._parts
         loop = TurnLoop(
-            scope, parts.team.build(scope, parts.report), self._opening(), parts.model, parts.limits
+            scope,
+            parts.team.build(scope, parts.report),
+            self._opening(),
+            parts.model,
+            self._limits(),
+            parts.prices,
+            dict(self._begun.tools),
         )
         yield self._numbered("turn_started", turn_id=self.id, session_id=scope.session_id)
         failure = yield from self._answer(loop)
@@ -140,7 +168,7 @@ class Turn(Iterator[TurnEvent | None]):
 
     def _settle(self, loop: TurnLoop, status: Status, failure: AgentappError | None) -> None:
         reply, usage = "".join(self._said), loop.usage
-        cost = self._parts.cost(loop)
+        cost = self._parts.prices.cost(loop.spent)
         outcome = Outcome(
             status=status,
             reply=reply,
@@ -161,10 +189,35 @@ class Turn(Iterator[TurnEvent | None]):
             output_tokens=usage.output_tokens,
             model_calls=usage.model_calls,
             cost_microusd=cost,
+            ticket=self._ticket,
+            outcome=self._told(loop, failure),
             error_code=outcome.error_code,
             error_message=outcome.error_message,
         )
         self.outcome = self._saved(outcome, settled)
+
+    def _told(self, loop: TurnLoop, failure: AgentappError | None) -> admission.Outcome:
+        """What the guardrails are told: the real usage of every call, and whose failure it was if it was."""
+        blame: Blame = failure.blame if isinstance(failure, TurnFailed) else "turn"
+        result: admission.Result = "failed" if blame != "nobody" else "abandoned"
+        return admission.Outcome(
+            "succeeded" if failure is None else result,
+            blame,
+            loop.usage.total_tokens,
+            self._parts.prices.charge(loop.spent),
+            tuple(loop.called.items()),
+        )
+
+    @property
+    def _ticket(self) -> Pass:
+        if self._begun.ticket is None:
+            raise RuntimeError("a replayed turn took nothing")
+        return self._begun.ticket
+
+    def _limits(self) -> Limits:
+        """Those of every turn, or less if less could be reserved."""
+        limits, ticket = self._parts.limits, self._ticket
+        return replace(limits, tokens=min(limits.tokens, ticket.tokens), microusd=ticket.microusd)
 
     def _saved(self, outcome: Outcome, settled: Settled) -> Outcome:
         try:
@@ -277,4 +330,5 @@ def _tool_activity(done: dict[str, Any], given: object) -> dict[str, Any]:
         "input": storable(json.dumps(given, ensure_ascii=False, default=str))[:ACTIVITY_CHARS],
         "output": done["output"][:ACTIVITY_CHARS],
         "failed": done["failed"],
+        "limited": done["limited"],
     }

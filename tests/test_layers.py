@@ -16,9 +16,11 @@ LAYERS = (
     {"cli", "web"},
     {"migrate", "listen", "turn"},
     {"agents", "storage"},
+    {"guardrails"},
     {"telemetry", "resources"},
     {"isolation"},
     {"config"},
+    {"reading"},
     {"errors"},
 )
 # Third parties with an owner: nobody else may import them.

@@ -7,14 +7,16 @@ throws the `ProviderError` in), the results for `RunTools`, nothing for `Emit`.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from agentapp.agents.prices import Prices
 from agentapp.agents.provider import Message, ModelCall, Reply, ToolCall, ToolResult, Usage
 from agentapp.agents.team import HAND_BACK, HAND_OVER, Crew, LiveAgent
 from agentapp.agents.tools import bad_result
-from agentapp.errors import OutOfSteps, OutOfTokens, ProviderError, ProviderFailed
+from agentapp.errors import Declined, OutOfSteps, OutOfTokens, ProviderError, ProviderFailed
 from agentapp.isolation import Scope
 
 CUT = "\n\n[The answer was cut here: it reached its greatest length.]"
@@ -64,9 +66,14 @@ class Opening:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
+    """``microusd`` None is no limit, and so is None for the calls of any one tool in a turn or a session."""
+
     steps: int = 12
     tokens: int = 50_000
     reply_tokens: int = 8_192
+    microusd: int | None = None
+    tool_calls_turn: int | None = None
+    tool_calls_session: int | None = None
 
 
 @dataclass(slots=True)
@@ -78,6 +85,9 @@ class TurnLoop:
     opening: Opening
     model: str
     limits: Limits = field(default_factory=Limits)
+    prices: Prices = field(default_factory=Prices)
+    called_before: Mapping[str, int] = field(default_factory=dict)
+    called: Counter[str] = field(default_factory=Counter)
     spent: tuple[tuple[str, Usage], ...] = ()
     answering: str = ""
     stays_with: str = ""
@@ -102,7 +112,7 @@ class TurnLoop:
 
     def _step(self, agent: LiveAgent) -> Steps:
         yield _emit("agent_thinking", agent=agent.name)
-        call = agent.ask(self.scope, self.model, self._reply_tokens())
+        call = agent.ask(self.scope, self.model, self._reply_tokens(agent))
         try:
             reply: Reply = yield AskModel(call, "\n\n" if self._said else "")
         except ProviderError as error:
@@ -114,7 +124,7 @@ class TurnLoop:
         if reply.calls:
             return (yield from self._act(agent, reply.calls))
         if not self._said:
-            raise ProviderFailed(DECLINED if reply.stop_reason == "refusal" else NOTHING_SAID)
+            raise Declined(DECLINED) if reply.stop_reason == "refusal" else ProviderFailed(NOTHING_SAID)
         if reply.stop_reason == "max_tokens":
             yield _emit("text", text=CUT)
         self.stays_with = "" if agent is self.crew.front else agent.name
@@ -140,16 +150,35 @@ class TurnLoop:
             return ()
         for call in calls:
             yield _emit("tool_executing", call_id=call.id, name=call.name, input=call.input)
-        results: tuple[ToolResult, ...] = yield RunTools(agent, calls)
-        for call, result in zip(calls, results, strict=True):
+        limited = [self._limited(agent, call) for call in calls]
+        allowed = tuple(call for call, over in zip(calls, limited, strict=True) if over is None)
+        ran = iter((yield RunTools(agent, allowed)) if allowed else ())
+        results: tuple[ToolResult, ...] = tuple(over or next(ran) for over in limited)
+        for call, result, over in zip(calls, results, limited, strict=True):
             yield _emit(
                 "tool_completed",
                 call_id=call.id,
                 name=call.name,
                 output=result.content,
                 failed=result.is_error,
+                limited=over is not None,
             )
         return results
+
+    def _limited(self, agent: LiveAgent, call: ToolCall) -> ToolResult | None:
+        """What the model is told instead, if the tool has had all its calls. If not, this one is counted."""
+        tool = agent.tool(call.name)
+        if tool is None:
+            return None
+        this_turn, before = self.called[tool.name], self.called_before.get(tool.name, 0)
+        per_turn = _tighter(tool.per_turn, self.limits.tool_calls_turn)
+        per_session = _tighter(tool.per_session, self.limits.tool_calls_session)
+        if per_turn is not None and this_turn >= per_turn:
+            return bad_result(call, f"it may be called {per_turn} times in a turn, and was")
+        if per_session is not None and before + this_turn >= per_session:
+            return bad_result(call, f"it may be called {per_session} times in a chat, and was")
+        self.called[tool.name] += 1
+        return None
 
     def _hand_over(self, front: LiveAgent, call: ToolCall, results: tuple[ToolResult, ...]) -> Steps:
         wanted = call.input if isinstance(call.input, dict) else {}
@@ -206,10 +235,15 @@ class TurnLoop:
     def _move_of(self, agent: LiveAgent) -> str:
         return HAND_OVER if agent is self.crew.front else HAND_BACK
 
-    def _reply_tokens(self) -> int:
+    def _reply_tokens(self, agent: LiveAgent) -> int:
         left = self.limits.tokens - self.usage.total_tokens
         if left <= 0:
             raise OutOfTokens(f"No answer was found within {self.limits.tokens:,} tokens.")
+        price = self.prices.of(agent.agent.model or self.model)[1]
+        if self.limits.microusd is not None and price:
+            left = min(left, int((self.limits.microusd - self.prices.charge(self.spent)) / price))
+        if left <= 0:
+            raise OutOfTokens("What is left of the budget is not enough for an answer.")
         return min(left, self.limits.reply_tokens)
 
 
@@ -221,6 +255,10 @@ def _handed_over(giver: LiveAgent, taker: LiveAgent, task: str, parameters: Mapp
     return _emit(
         "handed_over", **{"from": giver.name, "to": taker.name, "task": task, "parameters": parameters}
     )
+
+
+def _tighter(one: int | None, other: int | None) -> int | None:
+    return min((limit for limit in (one, other) if limit is not None), default=None)
 
 
 def _text_in(value: object, key: str) -> str:

@@ -56,6 +56,10 @@ class Team:
         object.__setattr__(self, "examples", tuple(self.examples))
         _refuse_doubles("agent", [self.front.name, *(agent.name for agent in self.specialists)])
 
+    def models(self, default: str) -> frozenset[str]:
+        """Every model that one of the agents may ask."""
+        return frozenset(agent.model or default for agent in (self.front, *self.specialists))
+
     def build(self, scope: Scope, report: Callable[[ForeignScope], None] | None = None) -> Crew:
         """A fresh crew for one turn. Nothing of it is shared with any other."""
         return Crew(self, scope, report or _log_report)

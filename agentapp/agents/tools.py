@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, Protocol, get_type_hints, overload
 
@@ -67,7 +67,10 @@ class ToolInputError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Tool:
-    """A described function. ``fn`` may be sync or async; the web app runs sync ones, asyncio both."""
+    """A described function. ``fn`` may be sync or async; the web app runs sync ones, asyncio both.
+
+    ``per_turn`` and ``per_session`` are the most calls of it that one turn or one chat may make.
+    """
 
     name: str
     description: str
@@ -75,6 +78,8 @@ class Tool:
     wants_context: bool
     arguments: type[BaseModel] = field(repr=False)
     spec: ToolSpec = field(repr=False)
+    per_turn: int | None = None
+    per_session: int | None = None
 
     def call(self, context: ToolContext, call: ToolCall) -> Any:
         """Check the input and run the function. Async functions give back their coroutine."""
@@ -91,16 +96,29 @@ class Tool:
 @overload
 def tool(fn: Callable[..., Any], /) -> Tool: ...
 @overload
-def tool(*, name: str) -> Callable[[Callable[..., Any]], Tool]: ...
+def tool(
+    *, name: str | None = None, per_turn: int | None = None, per_session: int | None = None
+) -> Callable[[Callable[..., Any]], Tool]: ...
 
 
-def tool(fn: Callable[..., Any] | None = None, /, *, name: str | None = None) -> Any:
+def tool(
+    fn: Callable[..., Any] | None = None,
+    /,
+    *,
+    name: str | None = None,
+    per_turn: int | None = None,
+    per_session: int | None = None,
+) -> Any:
     """Make a `Tool` of a function: its name, docstring and typed parameters are what the model sees.
 
     A first parameter annotated `ToolContext` is filled in by the app and hidden from the model.
+    With ``per_turn`` or ``per_session``, calls beyond so many are told to the model as an error.
     """
+    for limit in (per_turn, per_session):
+        if limit is not None and limit < 1:
+            raise ValueError("a tool that may never be called should not be given to an agent")
     if fn is None:
-        return lambda inner: _describe(inner, name)
+        return lambda inner: replace(_describe(inner, name), per_turn=per_turn, per_session=per_session)
     return _describe(fn, name)
 
 

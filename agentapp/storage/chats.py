@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import cast
 
-from sqlalchemy import CursorResult, delete, exists, or_, select, update
+from sqlalchemy import CursorResult, exists, or_, select, update
 
 from agentapp.errors import NotFound
 from agentapp.isolation import Scope, UserScope
@@ -72,10 +72,6 @@ class Chats:
     def rename(self, scope: Scope, title: str) -> None:
         with self._db.writing() as db:
             _found(db.execute(update(ChatSession).where(this_session(scope)).values(title=title)))
-
-    def delete(self, scope: Scope) -> None:
-        with self._db.writing() as db:
-            _found(db.execute(delete(ChatSession).where(this_session(scope))))
 
     def search(self, scope: Scope, words: str, limit: int) -> Sequence[tuple[str, str, str]]:
         """Passages of the user's other chats with these words in them, newest first: title, day, passage."""

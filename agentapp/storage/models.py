@@ -9,6 +9,7 @@ from sqlalchemy import (
     JSON,
     CheckConstraint,
     DateTime,
+    Float,
     ForeignKey,
     Index,
     String,
@@ -141,6 +142,7 @@ class Turn(InSession, Base):
     started_at: Mapped[datetime]
     ended_at: Mapped[datetime | None]
     lease_until: Mapped[datetime]
+    admission: Mapped[list[Any] | None] = mapped_column(JSON)
 
 
 class Message(InSession, Base):
@@ -169,3 +171,26 @@ class Note(InSession, Base):
     number: Mapped[int]
     text: Mapped[str]
     created_at: Mapped[datetime]
+
+
+class GuardrailCell(Base):
+    """What the guardrails know of one session, user, tenant or provider. ``mark`` is for finding those
+    that have something to show; the rest is in ``state``, as JSON.
+    """
+
+    __tablename__ = "guardrail_cells"
+    __table_args__ = (
+        Index(
+            "ix_guardrail_cells_marked",
+            "mark",
+            "scope",
+            sqlite_where=text("mark <> ''"),
+            postgresql_where=text("mark <> ''"),
+        ),
+    )
+
+    scope: Mapped[str] = mapped_column(String(16), primary_key=True)
+    id: Mapped[str] = mapped_column(String(64), primary_key=True)
+    state: Mapped[str]
+    mark: Mapped[str] = mapped_column(String(16))
+    updated_at: Mapped[float] = mapped_column(Float(53))

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import CursorResult, func, select, update
+from sqlalchemy import CursorResult, Row, delete, func, select, update
 from sqlalchemy.orm import Session
 
 from agentapp.errors import IdempotencyMismatch, NotFound, TurnInProgress
+from agentapp.guardrails.admission import Pass, Wish
+from agentapp.guardrails.cell import Key
+from agentapp.guardrails.guard import Guardrails
+from agentapp.guardrails.moments import SLACK
 from agentapp.isolation import Scope
+from agentapp.storage.cells import CellStore
 from agentapp.storage.chats import UNTITLED, stored_turn
 from agentapp.storage.db import Database
 from agentapp.storage.models import ChatSession, Message, Turn
@@ -18,44 +24,80 @@ from agentapp.storage.values import Begun, Settled, new_id, utc_now
 
 HISTORY_MESSAGES = 200
 TITLE_CHARS = 60
+CLOCK_SLACK = timedelta(seconds=SLACK)
 
 
 class Turns:
-    def __init__(self, db: Database) -> None:
-        self._db = db
+    def __init__(self, db: Database, cells: CellStore, guardrails: Guardrails) -> None:
+        self._db, self._cells, self._guardrails = db, cells, guardrails
 
-    def begin(self, scope: Scope, text: str, key: str | None, lease: timedelta) -> Begun:
+    def begin(self, scope: Scope, text: str, key: str | None, lease: timedelta, wish: Wish) -> Begun:
         """Take the user's message in and mark the session as answering, or refuse and change nothing."""
         now = utc_now()
         with self._db.writing() as db:
             chat = _locked_chat(db, scope)
-            _interrupt_dead(db, scope, now)
+            alive = self._end_dead(db, scope, now, lease)
             again = _same_key(db, scope, key, text)
             if again is not None:
                 return again
-            _refuse_second(db, scope)
+            if alive is not None:
+                raise TurnInProgress(alive)
+            ticket, tools = self._guardrails.admit(self._cells.rows(db), scope, wish)
             history = _history(db, scope)
-            turn = _running_turn(scope, chat.agent, key, now, lease)
+            turn = _running_turn(scope, chat.agent, key, now, lease, ticket)
             db.add(turn)
             db.flush()
             db.add(_message(db, scope, turn.id, "user", text, now))
             title = title_of(text) if chat.title == UNTITLED else chat.title
             db.execute(update(ChatSession).where(this_session(scope)).values(title=title, updated_at=now))
-            return Begun(turn.id, chat.agent, history, title)
+            return Begun(turn.id, chat.agent, history, title, ticket=ticket, tools=tools)
 
     def settle(self, scope: Scope, turn_id: str, end: Settled) -> bool:
-        """Write how the turn ended. False if it is running no more: settled elsewhere, or deleted."""
+        """Write how the turn ended. False if it is running no more: ended by somebody else, or deleted.
+
+        What it spent was spent in any case, and is counted.
+        """
         now = utc_now()
         running = (in_session(scope, Turn), Turn.id == turn_id, Turn.status == "running")
         with self._db.writing() as db:
+            rows = self._cells.rows(db)
             settled = db.execute(update(Turn).where(*running).values(ended_at=now, **_columns(end)))
             if not isinstance(settled, CursorResult) or settled.rowcount != 1:
+                self._guardrails.charge(rows, scope, end.outcome)
                 return False
+            self._guardrails.settle(rows, scope, end.ticket, end.outcome)
             moved = {"agent": end.stays_with, "updated_at": now}
             db.execute(update(ChatSession).where(this_session(scope)).values(**moved))
             if end.reply:
                 db.add(_message(db, scope, turn_id, "assistant", end.reply, now))
             return True
+
+    def delete_chat(self, scope: Scope) -> None:
+        """The chat and all that was said in it. What a turn under way has reserved is given back."""
+        with self._db.writing() as db:
+            _locked_chat(db, scope)
+            for _, _, admission in _running(db, scope):
+                self._withdraw(db, scope, admission)
+            db.execute(delete(ChatSession).where(this_session(scope)))
+            self._cells.rows(db).remove(Key("session", scope.session_id))
+
+    def _end_dead(self, db: Session, scope: Scope, now: datetime, lease: timedelta) -> str | None:
+        """A turn whose lease ran out lost its worker. It must not keep the session from going on.
+
+        A lease longer than any that is given out comes from a clock that was put back since. What is
+        returned is the turn that is still alive, if one is.
+        """
+        for turn_id, lease_until, admission in _running(db, scope):
+            if now <= lease_until <= now + lease + CLOCK_SLACK:
+                return turn_id
+            self._withdraw(db, scope, admission)
+            dead = (in_session(scope, Turn), Turn.id == turn_id)
+            db.execute(update(Turn).where(*dead).values(status="interrupted", ended_at=now))
+        return None
+
+    def _withdraw(self, db: Session, scope: Scope, admission: list[Any] | None) -> None:
+        if admission is not None:
+            self._guardrails.withdraw(self._cells.rows(db), scope, Pass.from_json(admission))
 
 
 def title_of(text: str) -> str:
@@ -85,13 +127,9 @@ def _locked_chat(db: Session, scope: Scope) -> ChatSession:
     return chat
 
 
-def _interrupt_dead(db: Session, scope: Scope, now: datetime) -> None:
-    """A turn whose lease ran out lost its worker. It must not keep the session from going on."""
-    db.execute(
-        update(Turn)
-        .where(in_session(scope, Turn), Turn.status == "running", Turn.lease_until < now)
-        .values(status="interrupted", ended_at=now)
-    )
+def _running(db: Session, scope: Scope) -> Sequence[Row[str, datetime, list[Any] | None]]:
+    columns = select(Turn.id, Turn.lease_until, Turn.admission)
+    return db.execute(columns.where(in_session(scope, Turn), Turn.status == "running")).all()
 
 
 def _same_key(db: Session, scope: Scope, key: str | None, text: str) -> Begun | None:
@@ -114,19 +152,15 @@ def _said_in(db: Session, scope: Scope, turn_id: str) -> dict[str, str]:
     return {row.role: row.content for row in rows}
 
 
-def _refuse_second(db: Session, scope: Scope) -> None:
-    turn_id = db.scalar(select(Turn.id).where(in_session(scope, Turn), Turn.status == "running"))
-    if turn_id is not None:
-        raise TurnInProgress(turn_id)
-
-
 def _history(db: Session, scope: Scope) -> tuple[tuple[str, str], ...]:
     said = select(Message.role, Message.content).where(in_session(scope, Message))
     newest = db.execute(said.order_by(Message.seq.desc()).limit(HISTORY_MESSAGES))
     return tuple(reversed([(role, content) for role, content in newest]))
 
 
-def _running_turn(scope: Scope, agent: str, key: str | None, now: datetime, lease: timedelta) -> Turn:
+def _running_turn(
+    scope: Scope, agent: str, key: str | None, now: datetime, lease: timedelta, ticket: Pass
+) -> Turn:
     return Turn(
         id=new_id(),
         tenant_id=scope.tenant_id,
@@ -142,6 +176,7 @@ def _running_turn(scope: Scope, agent: str, key: str | None, now: datetime, leas
         model_calls=0,
         started_at=now,
         lease_until=now + lease,
+        admission=ticket.as_json(),
     )
 
 

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Literal
 
+from agentapp.guardrails.admission import Outcome, Pass
+
 Role = Literal["member", "admin", "operator"]
 Status = Literal["running", "completed", "failed", "stopped", "interrupted"]
 
@@ -75,7 +77,9 @@ class Transcript:
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """A turn that was let in. ``replayed`` is set when the same idempotency key had already made it."""
+    """A turn that was let in. ``replayed`` is set when the same idempotency key had already made it;
+    if not, ``ticket`` is what it took of the guardrails, and ``tools`` the calls its session has had.
+    """
 
     turn_id: str
     agent: str
@@ -83,6 +87,8 @@ class Begun:
     title: str
     replayed: StoredTurn | None = None
     reply: str = ""
+    ticket: Pass | None = None
+    tools: tuple[tuple[str, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,5 +104,7 @@ class Settled:
     output_tokens: int
     model_calls: int
     cost_microusd: int | None
+    ticket: Pass
+    outcome: Outcome
     error_code: str | None = None
     error_message: str | None = None

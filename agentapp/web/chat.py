@@ -88,7 +88,7 @@ def confirm_delete(session_id: str) -> Any:
 
 @blueprint.post("/<id:session_id>/delete")
 def delete(session_id: str) -> Any:
-    parts().chats.delete(chat_scope())
+    parts().answering.turns.delete_chat(chat_scope())
     return redirect(url_for("chat.index"), 303)
 
 

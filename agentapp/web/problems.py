@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from http import HTTPStatus
+from math import ceil
 from types import MappingProxyType
 from typing import Any
 from urllib.parse import urlencode
@@ -28,11 +29,14 @@ TABLE = MappingProxyType(
         "message-too-long": (413, "Too long", None),
         "invalid-message": (422, "This message cannot be sent", None),
         "idempotency-mismatch": (422, "Sent before with another text", None),
-        "budget-exhausted": (429, "The limit is reached", 1),
+        "rate-limited": (429, "Too fast", None),
+        "budget-exhausted": (429, "The limit is reached", 60),
         "internal": (500, "Something went wrong", None),
         "turn-failed": (500, "Something went wrong", None),
         "out-of-steps": (502, "No answer found", None),
         "provider-failed": (502, "The model failed", None),
+        "breaker-open": (503, "Paused", None),
+        "busy": (503, "Busy", 2),
         "storage-unavailable": (503, "The database is away", 5),
         "provider-timeout": (504, "The model took too long", None),
     }
@@ -85,8 +89,18 @@ def _ours(error: errors.AgentappError) -> Any:
         return _unexpected(error)
     if isinstance(error, errors.StorageUnavailable):
         log.error("request %s: storage: %s", request_id(), error.__cause__ or error)
-    extra = {"turn_id": error.turn_id} if isinstance(error, errors.TurnInProgress) else {}
-    return problem_answer(problem(error.code, str(error), **extra))
+    return problem_answer(problem(error.code, str(error), **more(error)))
+
+
+def more(error: errors.AgentappError) -> dict[str, Any]:
+    """What an answer tells of this error beyond what all of them tell."""
+    match error:
+        case errors.TurnInProgress():
+            return {"turn_id": error.turn_id}
+        case errors.GuardrailRefused():
+            wait = max(1, ceil(error.retry_after))
+            return {"scope": error.scope, "limit": error.limit, "used": error.used, "retry_after": wait}
+    return {}
 
 
 def _csrf(error: CSRFError) -> Any:

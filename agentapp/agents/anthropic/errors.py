@@ -102,7 +102,10 @@ def translated(exc: Exception, spent: Usage | None, key: str = "") -> ProviderEr
     told = " <- ".join(f"{type(link).__name__}: {link}" for link in chain)
     log.warning("model call failed: status=%s request_id=%s %.500r", status, request_id, _without(key, told))
     wait = retry_after_of(exc, time.time()) if ours is ProviderBusy else None
-    return ours(SENTENCES[ours], usage=spent or Usage(model_calls=int(reached)), retry_after=wait)
+    error = ours(SENTENCES[ours], usage=spent or Usage(model_calls=int(reached)), retry_after=wait)
+    if ours is ProviderRejected and _is_about_this_request(exc, chain):
+        error.blame = "turn"
+    return error
 
 
 def _class_for(exc: Exception, chain: Iterable[BaseException]) -> type[ProviderError]:
@@ -118,6 +121,17 @@ def _class_for(exc: Exception, chain: Iterable[BaseException]) -> type[ProviderE
     if isinstance(exc, (anthropic.APIConnectionError, httpx2.ConnectError, httpx2.ProxyError)):
         return ProviderBusy
     return ProviderGarbled
+
+
+def _is_about_this_request(exc: Exception, chain: Iterable[BaseException]) -> bool:
+    """Too long, or nonsense: the next one of somebody else may well be accepted."""
+    if any(isinstance(link, Unserialisable) for link in chain):
+        return True
+    kind = exc.kind if isinstance(exc, ErrorEvent) else getattr(exc, "type", None)
+    return kind in ("invalid_request_error", "request_too_large") or getattr(exc, "status_code", 0) in (
+        400,
+        413,
+    )
 
 
 def _class_for_status(status: int, error_type: str) -> type[ProviderError]:

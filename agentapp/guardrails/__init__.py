@@ -1,0 +1,32 @@
+"""Guardrails: breakers, rate limits, budgets, bulkheads as pure values; the registry that keeps them."""
+
+from agentapp.errors import BreakerOpen, BudgetExhausted, Busy, GuardrailRefused, RateLimited
+from agentapp.guardrails.breaker import Breaker, BreakerPolicy, Breakers
+from agentapp.guardrails.bucket import Bucket, Rate
+from agentapp.guardrails.budget import Allowance, Budget
+from agentapp.guardrails.cell import Cell, Cells, Key, Terms
+from agentapp.guardrails.local import LocalBreakers
+from agentapp.guardrails.registry import Registry, Rows, Store
+
+__all__ = [
+    "Allowance",
+    "Breaker",
+    "BreakerOpen",
+    "BreakerPolicy",
+    "Breakers",
+    "Bucket",
+    "Budget",
+    "BudgetExhausted",
+    "Busy",
+    "Cell",
+    "Cells",
+    "GuardrailRefused",
+    "Key",
+    "LocalBreakers",
+    "Rate",
+    "RateLimited",
+    "Registry",
+    "Rows",
+    "Store",
+    "Terms",
+]

@@ -1,0 +1,73 @@
+"""The rate limit: a frozen value that counts what went through lately."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from agentapp.errors import RateLimited
+from agentapp.guardrails.moments import elapsed
+
+# A hit is remembered by the slot it fell into, so a bucket stays small however high its limit is.
+SLOTS = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """So many within any stretch of so many seconds."""
+
+    count: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Bucket:
+    """Never lets more through than its rate says, in whatever stretch of that length.
+
+    For that, a slot counts until all of it is out of the stretch: at most one slot, a sixtieth of
+    the time, longer than needed.
+    """
+
+    rate: Rate | None
+    slots: tuple[tuple[float, int], ...] = ()
+
+    def take(self, now: float) -> Bucket:
+        """The bucket with one more in it. Raises `RateLimited` if there is no room."""
+        if self.rate is None:
+            return self
+        live = self._live(now)
+        used = sum(count for _, count in live)
+        if used >= self.rate.count:
+            wait = self._frees(live, used, now)
+            raise RateLimited(limit=self.rate.count, used=used, retry_after=wait, seconds=self.rate.seconds)
+        width = self.rate.seconds / SLOTS
+        start = now - now % width
+        if live and live[-1][0] == start:
+            return Bucket(self.rate, (*live[:-1], (start, live[-1][1] + 1)))
+        return Bucket(self.rate, tuple(sorted((*live, (start, 1)))))
+
+    def used(self, now: float) -> int:
+        return sum(count for _, count in self._live(now))
+
+    def as_json(self) -> list[list[float]]:
+        return [[start, count] for start, count in self.slots]
+
+    @classmethod
+    def from_json(cls, rate: Rate | None, state: list[Any]) -> Bucket:
+        return cls(rate, tuple((start, count) for start, count in state))
+
+    def _live(self, now: float) -> tuple[tuple[float, int], ...]:
+        if self.rate is None:
+            return ()
+        lasts = self.rate.seconds * (1 + 1 / SLOTS)
+        return tuple(slot for slot in self.slots if elapsed(slot[0], now) < lasts)
+
+    def _frees(self, live: tuple[tuple[float, int], ...], used: int, now: float) -> float:
+        """Seconds until enough slots have left for one more."""
+        if self.rate is None:
+            return 0.0
+        for start, count in live:
+            used -= count
+            if used < self.rate.count:
+                return max(0.0, start + self.rate.seconds * (1 + 1 / SLOTS) - now)
+        return self.rate.seconds

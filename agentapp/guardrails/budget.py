@@ -1,0 +1,106 @@
+"""The budget: reserve before spending, settle with what it really was."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any, Literal
+
+from agentapp.errors import BudgetExhausted
+from agentapp.guardrails.holds import Hold, Holds
+
+Period = Literal["ever", "day", "month"]
+# The present period and the one before: a clock put back over midnight finds its day again.
+PERIODS_KEPT = 2
+RESERVED_PATIENCE = 5.0  # turns that are running will give back what they do not need
+NO_RESET_PATIENCE = 86_400.0  # it never resets by itself; by tomorrow somebody may have raised it
+
+
+@dataclass(frozen=True, slots=True)
+class Allowance:
+    """So much (tokens, or millionths of a dollar) for each UTC day or month, or once and for all.
+
+    A ``limit`` of None never refuses; what is spent is counted all the same.
+    """
+
+    limit: int | None
+    period: Period = "ever"
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    allowance: Allowance
+    holds: Holds
+    spent: tuple[tuple[str, int], ...] = ()
+
+    def fits(self, amount: int, now: float) -> Hold:
+        """What may be reserved now: the amount or, if less is left, all that is left.
+
+        Raises `BudgetExhausted` if nothing is. So the last turn of a day may be cut short, but
+        whatever is left can be used.
+        """
+        left = self.left(now)
+        if left is not None and left <= 0:
+            raise self._exhausted(now)
+        return self.holds.hold(amount if left is None else min(amount, left), now)
+
+    def reserve(self, hold: Hold, now: float) -> Budget:
+        return replace(self, holds=self.holds.take(hold, now))
+
+    def settle(self, hold: Hold, amount: int, now: float) -> Budget:
+        """Give the reservation back and note what was really spent, be it less or more."""
+        return self.give_back(hold, now).charge(amount, now)
+
+    def give_back(self, hold: Hold, now: float) -> Budget:
+        return replace(self, holds=self.holds.give_back(hold, now))
+
+    def charge(self, amount: int, now: float) -> Budget:
+        if not amount:
+            return self
+        period = _period(self.allowance.period, now)
+        others = tuple((p, spent) for p, spent in self.spent if p != period)
+        return replace(self, spent=(*others, (period, self.used(now) + amount))[-PERIODS_KEPT:])
+
+    def used(self, now: float) -> int:
+        period = _period(self.allowance.period, now)
+        return next((spent for p, spent in self.spent if p == period), 0)
+
+    def left(self, now: float) -> int | None:
+        """What is neither spent nor reserved; None if there is no limit."""
+        if self.allowance.limit is None:
+            return None
+        return self.allowance.limit - self.used(now) - self.holds.amount(now)
+
+    def resets_in(self, now: float) -> float | None:
+        """Seconds until the next period; None if there is none."""
+        return seconds_left(self.allowance.period, now)
+
+    def _exhausted(self, now: float) -> BudgetExhausted:
+        limit, used = self.allowance.limit or 0, self.used(now)
+        wait = RESERVED_PATIENCE if used < limit else self.resets_in(now) or NO_RESET_PATIENCE
+        return BudgetExhausted(limit=limit, used=used, retry_after=wait)
+
+    def as_json(self) -> dict[str, Any]:
+        state: dict[str, Any] = {"spent": dict(self.spent), "holds": self.holds.as_json()}
+        return {name: value for name, value in state.items() if value}
+
+    @classmethod
+    def from_json(cls, allowance: Allowance, lease: float, state: dict[str, Any]) -> Budget:
+        holds = Holds.from_json(lease, state.get("holds", []))
+        return cls(allowance, holds, tuple(state.get("spent", {}).items()))
+
+
+def seconds_left(period: Period, now: float) -> float | None:
+    at = datetime.fromtimestamp(now, UTC)
+    today = at.replace(hour=0, minute=0, second=0, microsecond=0)
+    match period:
+        case "day":
+            return (today + timedelta(days=1) - at).total_seconds()
+        case "month":
+            return ((today.replace(day=1) + timedelta(days=32)).replace(day=1) - at).total_seconds()
+    return None
+
+
+def _period(period: Period, now: float) -> str:
+    at = datetime.fromtimestamp(now, UTC)
+    return {"day": f"{at:%Y-%m-%d}", "month": f"{at:%Y-%m}"}.get(period, "ever")

@@ -1,0 +1,98 @@
+"""Whether the model is down for everybody: failures with the names of those they happened to."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, replace
+from typing import Any
+
+from agentapp.guardrails.holds import Hold, Holds
+from agentapp.guardrails.moments import elapsed
+
+SLOTS = 10
+# However often one user fails, it counts no more than this within a window, so that one alone
+# cannot make up the share in which a few others happened to fail as well.
+MOST_OF_ONE_USER = 3
+# Names kept in a window: far more than are needed to decide. Whoever fails beyond them is not noted.
+MOST_NAMES = 256
+
+Slot = tuple[float, int, tuple[tuple[str, int], ...]]  # when it began, how many succeeded, who failed
+
+
+@dataclass(frozen=True, slots=True)
+class OutagePolicy:
+    """Down means: that many different users failed, and that share of all turns, within the window."""
+
+    users: int = 5
+    share: float = 0.5
+    window: float = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Outage:
+    """What the provider's breaker goes by. Turns still running count as not failed: of a hundred that
+    began together the failing ones are often the first to end.
+    """
+
+    policy: OutagePolicy
+    running: Holds
+    slots: tuple[Slot, ...] = ()
+
+    def began(self, now: float) -> Outage:
+        return replace(self, running=self.running.take(self.running.hold(0, now), now))
+
+    def ended(self, since: float, now: float) -> Outage:
+        return replace(self, running=self.running.give_back(Hold(since, 0), now))
+
+    def succeeded(self, now: float) -> Outage:
+        return self._noted(None, now)
+
+    def failed(self, user: str, now: float) -> Outage:
+        known = self._failures(now)
+        return self._noted(user, now) if user in known or len(known) < MOST_NAMES else self
+
+    def cleared(self) -> Outage:
+        """Without the memory of failures, once the model was seen to work again."""
+        return replace(self, slots=())
+
+    def is_down(self, now: float) -> bool:
+        failures = self._failures(now)
+        bad = sum(min(count, MOST_OF_ONE_USER) for count in failures.values())
+        good = sum(slot[1] for slot in self._live(now)) + self.running.count(now)
+        return len(failures) >= self.policy.users and bad >= self.policy.share * (bad + good)
+
+    def users_failing(self, now: float) -> int:
+        return len(self._failures(now))
+
+    def as_json(self) -> dict[str, Any]:
+        state: dict[str, Any] = {
+            "running": self.running.as_json(),
+            "slots": [[start, good, dict(bad)] for start, good, bad in self.slots],
+        }
+        return {name: value for name, value in state.items() if value}
+
+    @classmethod
+    def from_json(cls, policy: OutagePolicy, lease: float, state: dict[str, Any]) -> Outage:
+        slots = tuple((start, good, tuple(bad.items())) for start, good, bad in state.get("slots", ()))
+        return cls(policy, Holds.from_json(lease, state.get("running", [])), slots)
+
+    def _failures(self, now: float) -> Counter[str]:
+        counts: Counter[str] = Counter()
+        for _, _, bad in self._live(now):
+            counts.update(dict(bad))
+        return counts
+
+    def _live(self, now: float) -> tuple[Slot, ...]:
+        lasts = self.policy.window * (1 + 1 / SLOTS)
+        return tuple(slot for slot in self.slots if elapsed(slot[0], now) < lasts)
+
+    def _noted(self, user: str | None, now: float) -> Outage:
+        live = self._live(now)
+        start = now - now % (self.policy.window / SLOTS)
+        _, good, bad = next((slot for slot in live if slot[0] == start), (start, 0, ()))
+        if user is None:
+            good += 1
+        else:
+            bad = tuple((Counter(dict(bad)) + Counter([user])).items())
+        others = tuple(slot for slot in live if slot[0] != start)
+        return replace(self, slots=tuple(sorted((*others, (start, good, bad)))))

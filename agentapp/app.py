@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import importlib
-from dataclasses import replace
 
 from flask import Flask
 from werkzeug.middleware.proxy_fix import ProxyFix
 
 from agentapp import config, web
-from agentapp.agents.driving import Deadlines
 from agentapp.agents.loop import Limits
 from agentapp.agents.prices import Prices
 from agentapp.agents.provider import Provider
@@ -17,11 +15,11 @@ from agentapp.agents.team import Team
 from agentapp.agents.threaded import ThreadedDriver
 from agentapp.config import Settings
 from agentapp.errors import SettingError
-from agentapp.guardrails import Allowance, BreakerPolicy, Cells, Rate, Registry, Terms
-from agentapp.guardrails.cell import NEVER
+from agentapp.guardrails import Cells, Registry
 from agentapp.guardrails.guard import Guardrails
-from agentapp.guardrails.outage import OutagePolicy
 from agentapp.guardrails.seats import Seats
+from agentapp.guardrails.sign_in import SignIns
+from agentapp.guardrails.terms import terms
 from agentapp.isolation import ThreadBinder
 from agentapp.storage.accounts import Accounts
 from agentapp.storage.cells import CellStore
@@ -30,7 +28,7 @@ from agentapp.storage.db import Database
 from agentapp.storage.notes import Notes
 from agentapp.storage.turns import Turns
 from agentapp.telemetry import Violations
-from agentapp.turn import Answering, lease
+from agentapp.turn import Answering, deadlines_of, lease
 from agentapp.web.parts import Parts
 
 UNLIMITED_TOKENS = 10**9
@@ -54,12 +52,7 @@ def make_parts(settings: Settings, team: Team) -> Parts:
     binder = ThreadBinder(violations.left_bound)
     db = Database(settings.database_url, binder)
     chats, cells = Chats(db), CellStore(db)
-    deadlines = Deadlines(
-        turn=settings.turn_deadline,
-        first_token=settings.first_token_deadline,
-        gap=settings.gap_deadline,
-        tool=settings.tool_deadline,
-    )
+    deadlines = deadlines_of(settings)
     registry = Registry(
         Cells(terms(settings, lease(deadlines))),
         cells,
@@ -85,50 +78,8 @@ def make_parts(settings: Settings, team: Team) -> Parts:
         report=violations.foreign_scope,
         prices=Prices(settings.prices, free=settings.provider == "demo"),
     )
-    return Parts(settings, binder, db, Accounts(db), chats, answering, violations)
-
-
-def terms(settings: Settings, lease: float) -> dict[str, Terms]:
-    """What each kind of cell is held to."""
-
-    def breaker(failures: int) -> BreakerPolicy:
-        return BreakerPolicy(failures, settings.breaker_cooldown, settings.breaker_cooldown_max, lease=lease)
-
-    session = replace(
-        breaker(settings.breaker_failures), share=settings.breaker_share, window=settings.breaker_window
-    )
-    return {
-        "session": Terms(
-            session, _rate(settings.rate_session), Allowance(settings.session_tokens), lease=lease
-        ),
-        "user": Terms(
-            breaker(settings.breaker_user_failures),
-            _rate(settings.rate_user),
-            Allowance(settings.user_day_microusd, "day"),
-            settings.concurrent_user,
-            lease,
-        ),
-        "tenant": Terms(
-            breaker(NEVER),
-            _rate(settings.rate_tenant),
-            Allowance(settings.tenant_month_microusd, "month"),
-            settings.concurrent_tenant,
-            lease,
-        ),
-        "provider": Terms(
-            breaker(NEVER),
-            lease=lease,
-            outage=OutagePolicy(
-                settings.provider_breaker_users,
-                settings.provider_breaker_share,
-                settings.provider_breaker_window,
-            ),
-        ),
-    }
-
-
-def _rate(rate: tuple[int, float] | None) -> Rate | None:
-    return Rate(*rate) if rate else None
+    sign_ins = SignIns(guardrails, cells, settings.rate_login)
+    return Parts(settings, binder, db, Accounts(db), sign_ins, chats, answering, violations)
 
 
 def make_provider(settings: Settings) -> Provider:

@@ -7,15 +7,18 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import cast
+from typing import Any, Literal, cast
 
 import click
 
-from agentapp import __version__, config, listen, migrate, resources
+from agentapp import __version__, breakers, config, listen, migrate, resources, turn
 from agentapp.errors import AgentappError, BadRequest, SettingError, StartError
+from agentapp.guardrails.cell import Cells
+from agentapp.guardrails.terms import terms
 from agentapp.isolation import RequestScope, ThreadBinder
 from agentapp.storage import schema
 from agentapp.storage.accounts import Accounts
+from agentapp.storage.cells import CellStore
 from agentapp.storage.db import Database
 from agentapp.storage.values import Role
 
@@ -140,6 +143,64 @@ def set_password(name: str, password_stdin: bool) -> None:
     click.echo(f"changed the password of {name}")
 
 
+class _ScopeAndId(click.ParamType[tuple[str, str]]):
+    name = "SCOPE:ID"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> tuple[str, str]:
+        scope, _, name = str(value).partition(":")
+        if not (scope and name and value.isprintable()):  # half a character is not printable either
+            self.fail(f"{value!r} does not look like session:ID, user:NAME or provider:NAME.", param, ctx)
+        return scope, name
+
+
+_which = click.argument("which", metavar="SCOPE:ID", type=_ScopeAndId())
+
+
+@main.group(name="breakers")
+def breakers_group() -> None:
+    """Breakers: of chat sessions, users, tenants and the model provider."""
+
+
+@breakers_group.command(name="list")
+@click.option("--json", "as_json", is_flag=True, help="For scripts.")
+@click.option("--all", "everything", is_flag=True, help="Also those that have nothing to tell.")
+def list_breakers(as_json: bool, everything: bool) -> None:
+    """Show the breakers that are not closed or have counted failures."""
+    with _desk(config.load()) as desk:
+        rows = desk.listed(everything=everything)
+        nothing = breakers.NOTHING_AT_ALL if everything else breakers.NOTHING
+        for line in breakers.as_json(rows) if as_json else breakers.as_table(rows, nothing):
+            click.echo(line)
+
+
+@breakers_group.command()
+@_which
+def reset(which: tuple[str, str]) -> None:
+    """Close a breaker and forget its failures, in every worker at once.
+
+    SCOPE:ID is session:ID, user:NAME, tenant:NAME or provider:NAME; a user or tenant may also be
+    given by its id. What is used of budgets and rates stays as it is.
+    """
+    with _desk(config.load()) as desk:
+        _tell(which, desk.reset(*which))
+
+
+@breakers_group.command()
+@_which
+@click.argument("state", type=click.Choice(["open", "closed"]))
+def force(which: tuple[str, str], state: str) -> None:
+    """Keep a breaker open or closed, whatever happens, until it is reset.
+
+    An open one pauses that session, user, tenant or provider. SCOPE:ID is the same as for reset.
+    """
+    with _desk(config.load()) as desk:
+        _tell(which, desk.force(*which, cast(Literal["open", "closed"], state)))
+
+
+def _tell(which: tuple[str, str], change: breakers.Change) -> None:
+    click.echo(f"{':'.join(which)} was {change.was}, is {change.now} now")
+
+
 def _upgrade(settings: config.Settings) -> None:
     if settings.database_url.startswith(f"sqlite:///{settings.instance}/"):
         config.prepare_instance(settings.instance)
@@ -148,12 +209,25 @@ def _upgrade(settings: config.Settings) -> None:
 
 @contextmanager
 def _accounts(settings: config.Settings) -> Iterator[Accounts]:
+    with _database(settings) as database:
+        yield Accounts(database)
+
+
+@contextmanager
+def _desk(settings: config.Settings) -> Iterator[breakers.Desk]:
+    lease = turn.lease(turn.deadlines_of(settings))
+    with _database(settings) as database:
+        yield breakers.Desk(Cells(terms(settings, lease)), CellStore(database))
+
+
+@contextmanager
+def _database(settings: config.Settings) -> Iterator[Database]:
     schema.require_current(settings.database_url)
     binder = ThreadBinder()
     database = Database(settings.database_url, binder)
     try:
         with binder.bound(RequestScope(request_id="cli")):
-            yield Accounts(database)
+            yield database
     finally:
         database.engine.dispose()
 

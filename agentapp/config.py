@@ -133,23 +133,23 @@ def _breakers(env: Reader) -> dict[str, Any]:
 def _limits(env: Reader) -> dict[str, Any]:
     """`off` switches a limit off."""
 
-    def limit(name: str, default: str, parse: Callable[[str], T]) -> T | None:
-        return env.parsed(f"AGENTAPP_{name}", default, or_off(parse))
+    def limit(variable: str, default: str, parse: Callable[[str], T]) -> T | None:
+        return env.parsed(variable, default, or_off(parse))
 
     return {
-        "rate_session": limit("RATE_SESSION", "20/minute", rate),
-        "rate_user": limit("RATE_USER", "60/minute", rate),
-        "rate_tenant": limit("RATE_TENANT", "600/minute", rate),
-        "rate_login": limit("RATE_LOGIN", "10/15minutes", rate),
-        "turn_tokens": limit("BUDGET_TURN_TOKENS", "50000", whole(1, 10**9)),
-        "session_tokens": limit("BUDGET_SESSION_TOKENS", "1000000", whole(1, 10**12)),
-        "user_day_microusd": limit("BUDGET_USER_DAY_USD", "5", microusd),
-        "tenant_month_microusd": limit("BUDGET_TENANT_MONTH_USD", "500", microusd),
+        "rate_session": limit("AGENTAPP_RATE_SESSION", "20/minute", rate),
+        "rate_user": limit("AGENTAPP_RATE_USER", "60/minute", rate),
+        "rate_tenant": limit("AGENTAPP_RATE_TENANT", "600/minute", rate),
+        "rate_login": limit("AGENTAPP_RATE_LOGIN", "10/15minutes", rate),
+        "turn_tokens": limit("AGENTAPP_BUDGET_TURN_TOKENS", "50000", whole(1, 10**9)),
+        "session_tokens": limit("AGENTAPP_BUDGET_SESSION_TOKENS", "1000000", whole(1, 10**12)),
+        "user_day_microusd": limit("AGENTAPP_BUDGET_USER_DAY_USD", "5", microusd),
+        "tenant_month_microusd": limit("AGENTAPP_BUDGET_TENANT_MONTH_USD", "500", microusd),
         "prices": env.parsed("AGENTAPP_PRICES", "", prices),
-        "concurrent_user": limit("CONCURRENT_USER", "4", whole(1, 100_000)),
-        "concurrent_tenant": limit("CONCURRENT_TENANT", "off", whole(1, 100_000)),
-        "tool_calls_turn": limit("TOOL_CALLS_TURN", "20", whole(1, 100_000)),
-        "tool_calls_session": limit("TOOL_CALLS_SESSION", "off", whole(1, 10**9)),
+        "concurrent_user": limit("AGENTAPP_CONCURRENT_USER", "4", whole(1, 100_000)),
+        "concurrent_tenant": limit("AGENTAPP_CONCURRENT_TENANT", "off", whole(1, 100_000)),
+        "tool_calls_turn": limit("AGENTAPP_TOOL_CALLS_TURN", "20", whole(1, 100_000)),
+        "tool_calls_session": limit("AGENTAPP_TOOL_CALLS_SESSION", "off", whole(1, 10**9)),
         "registry_cap": env.parsed("AGENTAPP_REGISTRY_CAP", "1000", whole(4, 10_000_000)),
         "registry_cleanup_every": env.parsed("AGENTAPP_REGISTRY_CLEANUP_EVERY", "100", whole(1, 1_000_000)),
     }

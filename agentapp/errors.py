@@ -128,12 +128,21 @@ class IdempotencyMismatch(Refused):
 
 
 class GuardrailRefused(Refused):
-    """``scope`` is set by whoever asked: session, user, tenant, provider or server."""
+    """``scope`` is set by whoever asked: session, user, tenant, provider or server.
+
+    To refuse has to be cheap, so the text is only made when somebody reads it.
+    """
+
+    __slots__ = ("limit", "retry_after", "used")
+    scope = ""
 
     def __init__(self, *, limit: int, used: int, retry_after: float) -> None:
-        super().__init__(f"{self.code}: {used} of {limit}; try again in {retry_after:.0f} s")
-        self.scope = ""
         self.limit, self.used, self.retry_after = limit, used, retry_after
+
+    def __str__(self) -> str:
+        if self.args:  # somebody has put it into words already
+            return super().__str__()
+        return f"{self.code}: {self.used} of {self.limit}; try again in {self.retry_after:.0f} s"
 
 
 class BreakerOpen(GuardrailRefused):

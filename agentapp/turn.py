@@ -16,6 +16,7 @@ from agentapp.agents.provider import Message, Usage
 from agentapp.agents.team import Team
 from agentapp.agents.threaded import ThreadedDriver
 from agentapp.agents.tools import Notes, PastChats, ToolContext
+from agentapp.config import Settings
 from agentapp.errors import AgentappError, Blame, ForeignScope, TurnFailed
 from agentapp.guardrails import admission
 from agentapp.guardrails.admission import Pass, Wish
@@ -88,6 +89,15 @@ class Answering:
         """The most a turn can cost: it is reserved before the first call of the model."""
         tokens = self.limits.tokens
         return Wish(tokens, self.prices.most(self.team.models(self.model), tokens))
+
+
+def deadlines_of(settings: Settings) -> Deadlines:
+    return Deadlines(
+        turn=settings.turn_deadline,
+        first_token=settings.first_token_deadline,
+        gap=settings.gap_deadline,
+        tool=settings.tool_deadline,
+    )
 
 
 def lease(d: Deadlines) -> float:

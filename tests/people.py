@@ -4,17 +4,37 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from flask import Flask
 from flask.testing import FlaskClient
 from werkzeug.test import TestResponse
 
+from agentapp.config import Settings
+
 PASSWORD = "a long enough password"
 EVENTS = {"Accept": "text/event-stream"}
 JSON = {"Accept": "application/json"}
 PAGE = {"Accept": "text/html"}
+
+
+def without_limits(settings: Settings) -> Settings:
+    """For floods: everything is still counted, nobody is refused."""
+    return replace(
+        settings,
+        breaker_failures=10**9,
+        breaker_user_failures=10**9,
+        provider_breaker_users=10**9,
+        rate_session=None,
+        rate_user=None,
+        rate_tenant=None,
+        rate_login=None,
+        session_tokens=None,
+        user_day_microusd=None,
+        tenant_month_microusd=None,
+        concurrent_user=None,
+    )
 
 
 def csrf_of(page: str) -> str:

@@ -267,6 +267,51 @@ def test_a_status_has_its_error_and_is_asked_once(ask: Any, api: MessagesApi, st
     assert len(api.requests) == 1
 
 
+BLAMED = {
+    **dict.fromkeys((400, 413), "turn"),
+    **dict.fromkeys((401, 402, 403, 404, 408, 429, 500, 503, 529), "provider"),
+}
+
+
+@pytest.mark.parametrize("status", BLAMED)
+def test_only_what_is_wrong_with_the_request_itself_is_held_against_its_chat_alone(
+    ask: Any, api: MessagesApi, status: int
+) -> None:
+    """A wrong key or model fails for everybody; a message that is too long fails for the one who wrote it."""
+    api.respond_with(Script(status=status))
+    with pytest.raises(ProviderError) as caught:
+        ask(call())
+    assert caught.value.blame == BLAMED[status]
+
+
+@pytest.mark.parametrize(
+    ("fault", "blame"),
+    [
+        ("error-event:invalid_request_error", "turn"),
+        ("error-event:request_too_large", "turn"),
+        ("error-event:authentication_error", "provider"),
+        ("error-event:overloaded_error", "provider"),
+        ("cut:500", "provider"),
+    ],
+)
+def test_a_fault_in_the_stream_is_held_against_the_one_whose_it_is(
+    ask: Any, api: MessagesApi, fault: str, blame: str
+) -> None:
+    api.respond_with(Script(("Hello ", "world"), fault=fault))
+    with pytest.raises(ProviderError) as caught:
+        ask(call())
+    assert caught.value.blame == blame
+
+
+def test_blaming_one_request_blames_no_other(ask: Any, api: MessagesApi) -> None:
+    api.respond_with([Script(status=400), Script(status=401)])
+    for blame in ("turn", "provider"):
+        with pytest.raises(ProviderRejected) as caught:
+            ask(call())
+        assert caught.value.blame == blame
+    assert ProviderRejected.blame == "provider"
+
+
 def test_the_key_does_not_follow_a_redirect(ask: Any, api: MessagesApi) -> None:
     with MessagesApi() as elsewhere:
         api.respond_with(Script(status=307, location=f"{elsewhere.url}/v1/messages"))
@@ -385,6 +430,7 @@ def test_settings_that_cannot_work_are_rejected_without_a_call(
         driver(call())
     driver.close()
     assert (caught.value.usage, api.connections) == (Usage(), 0)
+    assert caught.value.blame == "provider", "nobody's request can be sent"
     assert not key or key not in caplog.text + "".join(traceback.format_exception(caught.value))
 
 
@@ -412,6 +458,7 @@ def test_a_request_that_cannot_be_written_is_rejected_without_a_call(
     with pytest.raises(ProviderRejected) as caught:
         ask(call(**changes))
     assert (caught.value.usage, caught.value.said_something, api.connections) == (Usage(), False, 0)
+    assert caught.value.blame == "turn"
     assert reply_of(ask(call("again"))).text == "You said: again"
 
 

@@ -16,6 +16,7 @@ from agentapp import __version__
 from agentapp.cli import main
 from agentapp.errors import WrongPassword
 from agentapp.isolation import RequestScope, ThreadBinder
+from agentapp.storage import schema
 from agentapp.storage.accounts import Accounts
 from agentapp.storage.db import Database, make_engine
 from tests.postgres import postgres_url
@@ -263,7 +264,7 @@ def test_installed_command_works_from_an_empty_directory(tmp_path: Path) -> None
         return done.returncode, done.stdout, done.stderr
 
     assert agentapp("user", "list")[0] == 2
-    assert agentapp("db", "upgrade") == (0, "the database is at revision 0001\n", "")
+    assert agentapp("db", "upgrade") == (0, f"the database is at revision {schema.HEAD}\n", "")
     assert agentapp("user", "add", "ann", "--password-stdin", stdin=PASSWORD.encode())[0] == 0
     assert agentapp("user", "list") == (0, "ann\tdefault\tmember\n", "")
     assert [path.name for path in tmp_path.iterdir()] == ["instance"]

@@ -33,11 +33,77 @@ GOOD: dict[str, tuple[str, str, Any]] = {
     "AGENTAPP_FIRST_TOKEN_DEADLINE": ("3", "first_token_deadline", 3.0),
     "AGENTAPP_GAP_DEADLINE": ("2", "gap_deadline", 2.0),
     "AGENTAPP_TOOL_DEADLINE": ("1", "tool_deadline", 1.0),
-    "AGENTAPP_BUDGET_TURN_TOKENS": ("9000", "turn_tokens", 9000),
     "AGENTAPP_DEMO_DELAY": ("0", "demo_delay", 0.0),
+    "AGENTAPP_THREADS": ("64", "threads", 64),
+    "AGENTAPP_THREADS_RESERVED": ("0", "threads_reserved", 0),
+    "AGENTAPP_BREAKER_FAILURES": ("1", "breaker_failures", 1),
+    "AGENTAPP_BREAKER_COOLDOWN": ("0.5", "breaker_cooldown", 0.5),
+    "AGENTAPP_BREAKER_COOLDOWN_MAX": ("86400", "breaker_cooldown_max", 86_400.0),
+    "AGENTAPP_BREAKER_SHARE": ("0.25", "breaker_share", 0.25),
+    "AGENTAPP_BREAKER_WINDOW": ("10", "breaker_window", 10.0),
+    "AGENTAPP_BREAKER_USER_FAILURES": ("100", "breaker_user_failures", 100),
+    "AGENTAPP_PROVIDER_BREAKER_USERS": ("2", "provider_breaker_users", 2),
+    "AGENTAPP_PROVIDER_BREAKER_SHARE": ("1", "provider_breaker_share", 1.0),
+    "AGENTAPP_PROVIDER_BREAKER_WINDOW": ("90", "provider_breaker_window", 90.0),
+    "AGENTAPP_RATE_SESSION": ("1/second", "rate_session", (1, 1.0)),
+    "AGENTAPP_RATE_USER": ("300/2hours", "rate_user", (300, 7_200.0)),
+    "AGENTAPP_RATE_TENANT": ("100000/day", "rate_tenant", (100_000, 86_400.0)),
+    "AGENTAPP_RATE_LOGIN": ("5/30minutes", "rate_login", (5, 1_800.0)),
+    "AGENTAPP_BUDGET_TURN_TOKENS": ("1", "turn_tokens", 1),
+    "AGENTAPP_BUDGET_SESSION_TOKENS": ("9000", "session_tokens", 9_000),
+    "AGENTAPP_BUDGET_USER_DAY_USD": ("0.50", "user_day_microusd", 500_000),
+    "AGENTAPP_BUDGET_TENANT_MONTH_USD": ("1000", "tenant_month_microusd", 1_000_000_000),
+    "AGENTAPP_PRICES": ("a=3/15, b-2=0.5/0", "prices", (("a", 3.0, 15.0), ("b-2", 0.5, 0.0))),
+    "AGENTAPP_CONCURRENT_USER": ("1", "concurrent_user", 1),
+    "AGENTAPP_CONCURRENT_TENANT": ("50", "concurrent_tenant", 50),
+    "AGENTAPP_TOOL_CALLS_TURN": ("3", "tool_calls_turn", 3),
+    "AGENTAPP_TOOL_CALLS_SESSION": ("30", "tool_calls_session", 30),
+    "AGENTAPP_REGISTRY_CAP": ("4", "registry_cap", 4),
+    "AGENTAPP_REGISTRY_CLEANUP_EVERY": ("1", "registry_cleanup_every", 1),
+}
+# `off` switches each of these off; what it is without being set comes beside it.
+SWITCHABLE: dict[str, Any] = {
+    "AGENTAPP_BREAKER_SHARE": None,
+    "AGENTAPP_RATE_SESSION": (20, 60.0),
+    "AGENTAPP_RATE_USER": (60, 60.0),
+    "AGENTAPP_RATE_TENANT": (600, 60.0),
+    "AGENTAPP_RATE_LOGIN": (10, 900.0),
+    "AGENTAPP_BUDGET_TURN_TOKENS": 50_000,
+    "AGENTAPP_BUDGET_SESSION_TOKENS": 1_000_000,
+    "AGENTAPP_BUDGET_USER_DAY_USD": 5_000_000,
+    "AGENTAPP_BUDGET_TENANT_MONTH_USD": 500_000_000,
+    "AGENTAPP_CONCURRENT_USER": 4,
+    "AGENTAPP_CONCURRENT_TENANT": None,
+    "AGENTAPP_TOOL_CALLS_TURN": 20,
+    "AGENTAPP_TOOL_CALLS_SESSION": None,
+}
+RATES = tuple(variable for variable in SWITCHABLE if "_RATE_" in variable)
+DOLLARS = tuple(variable for variable in SWITCHABLE if variable.endswith("_USD"))
+SHARES = tuple(variable for variable in GOOD if variable.endswith("_SHARE"))
+# The least and the most that each whole number may be.
+WHOLE = {
+    "AGENTAPP_TRUSTED_PROXIES": (0, 10),
+    "AGENTAPP_THREADS": (1, 4096),
+    "AGENTAPP_THREADS_RESERVED": (0, 4095),
+    "AGENTAPP_BREAKER_FAILURES": (1, 1_000),
+    "AGENTAPP_BREAKER_USER_FAILURES": (1, 100_000),
+    "AGENTAPP_PROVIDER_BREAKER_USERS": (2, 200),
+    "AGENTAPP_BUDGET_TURN_TOKENS": (1, 10**9),
+    "AGENTAPP_BUDGET_SESSION_TOKENS": (1, 10**12),
+    "AGENTAPP_CONCURRENT_USER": (1, 100_000),
+    "AGENTAPP_CONCURRENT_TENANT": (1, 100_000),
+    "AGENTAPP_TOOL_CALLS_TURN": (1, 100_000),
+    "AGENTAPP_TOOL_CALLS_SESSION": (1, 10**9),
+    "AGENTAPP_REGISTRY_CAP": (4, 10_000_000),
+    "AGENTAPP_REGISTRY_CLEANUP_EVERY": (1, 1_000_000),
 }
 
-BAD = [
+BAD_RATES = ("20", "20/", "/minute", "0/minute", "20/0minutes", "20/fortnight", "-1/minute", "1.5/minute")
+BAD_RATES += ("20 / minute", "20/minute/hour", "20/MINUTE", "²/minute", "9999999999/minute", "nought")
+BAD_DOLLARS = ("0", "0.00", "-1", "$5", "5 USD", "1e3", ".5", "5.", "0.0000001", "1,000", "nan", "inf")
+BAD_PRICES = ("3/15", "a", "a=", "a=3", "a=3/", "a=-3/15", "a=3/15/2", "=3/15", "two words=3/15", "a=x/y")
+
+BAD: list[tuple[str, str]] = [
     ("AGENTAPP_DATABASE_URL", "mysql://h/d"),
     ("AGENTAPP_DATABASE_URL", "postgresql://h/d"),
     ("AGENTAPP_DATABASE_URL", "sqlite://"),
@@ -46,8 +112,6 @@ BAD = [
     ("AGENTAPP_DATABASE_URL", "sqlite:///file::memory:?uri=true"),
     ("AGENTAPP_SECRET_KEY", "s" * 31),
     ("AGENTAPP_HTTPS", "yes"),
-    ("AGENTAPP_TRUSTED_PROXIES", "-1"),
-    ("AGENTAPP_TRUSTED_PROXIES", "11"),
     ("AGENTAPP_TRUSTED_PROXIES", "²"),
     ("AGENTAPP_PROVIDER", "openai"),
     ("AGENTAPP_TEAM", "no-colon"),
@@ -59,9 +123,22 @@ BAD = [
     ("AGENTAPP_FIRST_TOKEN_DEADLINE", "x"),
     ("AGENTAPP_GAP_DEADLINE", "x"),
     ("AGENTAPP_TOOL_DEADLINE", "3601"),
-    ("AGENTAPP_BUDGET_TURN_TOKENS", "999"),
     ("AGENTAPP_BUDGET_TURN_TOKENS", "1e6"),
     ("AGENTAPP_DEMO_DELAY", "-1"),
+    ("AGENTAPP_BREAKER_COOLDOWN", "0"),
+    ("AGENTAPP_BREAKER_COOLDOWN", "off"),
+    ("AGENTAPP_BREAKER_COOLDOWN_MAX", "86401"),
+    ("AGENTAPP_BREAKER_COOLDOWN_MAX", "29"),
+    ("AGENTAPP_BREAKER_WINDOW", "0"),
+    ("AGENTAPP_BREAKER_FAILURES", "off"),
+    ("AGENTAPP_PROVIDER_BREAKER_SHARE", "off"),
+    ("AGENTAPP_PROVIDER_BREAKER_WINDOW", "an hour"),
+    *((variable, bad) for variable in RATES for bad in BAD_RATES),
+    *((variable, bad) for variable in DOLLARS for bad in BAD_DOLLARS),
+    *((variable, bad) for variable in SHARES for bad in ("0", "1.01", "-0.5", "50%", "nan", "inf")),
+    *(("AGENTAPP_PRICES", bad) for bad in BAD_PRICES),
+    *((variable, str(low - 1)) for variable, (low, _) in WHOLE.items()),
+    *((variable, str(high + 1)) for variable, (_, high) in WHOLE.items()),
 ]
 
 
@@ -84,6 +161,63 @@ def test_each_setting_has_a_variable() -> None:
 def test_each_variable_read_is_tested_here() -> None:
     source = Path(config.__file__).read_text()
     assert set(re.findall(r'"((?:AGENTAPP|ANTHROPIC)_[A-Z_]+)"', source)) == set(GOOD)
+
+
+@pytest.mark.parametrize("variable", SWITCHABLE)
+def test_a_limit_can_be_switched_off_and_has_its_default_if_nothing_is_said(variable: str) -> None:
+    name = GOOD[variable][1]
+    assert getattr(load(**{variable: "off"}), name) is None
+    assert getattr(load(**{variable: "OFF"}), name) is None
+    assert getattr(load(), name) == SWITCHABLE[variable]
+
+
+def test_a_setting_made_in_code_has_the_same_defaults_as_one_read_from_the_environment() -> None:
+    read = load()
+    made = config.Settings(instance=read.instance, database_url=read.database_url, secret_key=read.secret_key)
+    assert made == read
+
+
+@pytest.mark.parametrize(("variable", "ends"), WHOLE.items())
+def test_a_whole_number_may_be_its_least_and_its_most(variable: str, ends: tuple[int, int]) -> None:
+    for end in ends:
+        assert getattr(load(**{variable: str(end)}), GOOD[variable][1]) == end
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ("20/minute", (20, 60.0)),
+        ("20/minutes", (20, 60.0)),
+        ("10/15minutes", (10, 900.0)),
+        ("1/90seconds", (1, 90.0)),
+        ("5/hour", (5, 3_600.0)),
+        ("7/2days", (7, 172_800.0)),
+    ],
+)
+def test_a_rate_is_so_many_within_so_long(value: str, expected: tuple[int, float]) -> None:
+    assert load(AGENTAPP_RATE_USER=value).rate_user == expected
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [("5", 5_000_000), ("0.1", 100_000), ("0.000001", 1), ("1.23", 1_230_000), ("0.29", 290_000)],
+)
+def test_dollars_are_counted_in_whole_millionths(value: str, expected: int) -> None:
+    assert load(AGENTAPP_BUDGET_USER_DAY_USD=value).user_day_microusd == expected
+
+
+def test_prices_may_be_none_and_end_in_a_comma() -> None:
+    assert load(AGENTAPP_PRICES=" , ").prices == ()
+    assert load(AGENTAPP_PRICES="a=1/2,").prices == (("a", 1.0, 2.0),)
+
+
+def test_the_longest_pause_is_never_shorter_than_the_first() -> None:
+    """Also if only the first is set, and to more than the longest is by default."""
+    assert load(AGENTAPP_BREAKER_COOLDOWN="3600").breaker_cooldown_max == 3_600.0
+    same = load(AGENTAPP_BREAKER_COOLDOWN="60", AGENTAPP_BREAKER_COOLDOWN_MAX="60")
+    assert (same.breaker_cooldown, same.breaker_cooldown_max) == (60.0, 60.0)
+    with pytest.raises(SettingError, match=r"^AGENTAPP_BREAKER_COOLDOWN_MAX: must be at least .* 60$"):
+        load(AGENTAPP_BREAKER_COOLDOWN="60", AGENTAPP_BREAKER_COOLDOWN_MAX="59")
 
 
 @pytest.mark.parametrize(("variable", "value"), BAD)
@@ -217,7 +351,7 @@ def test_file_in_place_of_the_instance_directory_is_said_plainly(tmp_path: Path)
 
 def test_listening_has_defaults_for_everything() -> None:
     assert listen.load({}) == listen.Listen(
-        bind="127.0.0.1:8000", workers=2, threads=256, stop_seconds=120 + listen.STOP_MARGIN
+        bind="127.0.0.1:8000", workers=2, threads=512, stop_seconds=120 + listen.STOP_MARGIN
     )
 
 

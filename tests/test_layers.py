@@ -14,7 +14,7 @@ PACKAGE = Path(__file__).parent.parent / "agentapp"
 LAYERS = (
     {"app"},
     {"cli", "web"},
-    {"migrate", "listen", "turn"},
+    {"migrate", "listen", "breakers", "turn"},
     {"agents", "storage"},
     {"guardrails"},
     {"telemetry", "resources"},

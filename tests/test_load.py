@@ -28,6 +28,16 @@ PASSWORD = "a long enough password"
 KINDS = ("text/event-stream", "application/json", "text/html")
 MARK = re.compile(rb"mark-[0-9a-f]{16}")
 
+# Everybody here comes from one address and at once. What the limits do about that is tested elsewhere;
+# here nobody is to be turned away, so that all of them are really under way together.
+NO_LIMITS = {
+    "AGENTAPP_THREADS_RESERVED": "0",
+    "AGENTAPP_RATE_LOGIN": "off",
+    "AGENTAPP_RATE_SESSION": "off",
+    "AGENTAPP_RATE_USER": "off",
+    "AGENTAPP_RATE_TENANT": "off",
+}
+
 pytestmark = [pytest.mark.timeout(280), pytest.mark.xdist_group("load")]
 
 
@@ -97,7 +107,7 @@ def test_a_hundred_sessions_of_fifty_users_never_see_each_other(
 ) -> None:
     add_users(f"sqlite:///{tmp_path}/instance.sqlite3", [f"user{n}" for n in range(USERS)])
     env = {"AGENTAPP_DATABASE_URL": f"sqlite:///{tmp_path}/instance.sqlite3", "AGENTAPP_DEMO_DELAY": "0"}
-    with server(tmp_path, workers=workers, threads=threads, env=env) as running:
+    with server(tmp_path, workers=workers, threads=threads, env={**NO_LIMITS, **env}) as running:
         talk_all(running)
 
 
@@ -108,6 +118,7 @@ def test_a_hundred_sessions_through_the_sdk_on_postgresql_never_see_each_other(t
             "AGENTAPP_DATABASE_URL": url,
             "ANTHROPIC_API_KEY": "sk-test-key",
             "ANTHROPIC_BASE_URL": api.url,
+            **NO_LIMITS,
         }
         with server(tmp_path, workers=2, threads=64, env=env) as running:
             talk_all(running)
@@ -183,6 +194,7 @@ def faulty_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
             "ANTHROPIC_BASE_URL": api.url,
             "AGENTAPP_FIRST_TOKEN_DEADLINE": "4",  # longer than the pauses between retries
             "AGENTAPP_GAP_DEADLINE": "1.5",
+            **NO_LIMITS,
         }
         with server(directory, workers=1, threads=1, env=env) as running:
             yield running
@@ -192,7 +204,7 @@ def test_a_server_is_as_small_after_many_turns_as_before(tmp_path: Path) -> None
     """Threads and file descriptors of the worker itself, from outside."""
     add_users(f"sqlite:///{tmp_path}/instance.sqlite3", ["ann"])
     env = {"AGENTAPP_DATABASE_URL": f"sqlite:///{tmp_path}/instance.sqlite3", "AGENTAPP_DEMO_DELAY": "0"}
-    with server(tmp_path, workers=1, threads=4, env=env) as running:
+    with server(tmp_path, workers=1, threads=4, env={**NO_LIMITS, **env}) as running:
         (worker,) = running.children()
         ann = Visitor(running.url)
         ann.sign_in("ann", PASSWORD)
@@ -200,7 +212,9 @@ def test_a_server_is_as_small_after_many_turns_as_before(tmp_path: Path) -> None
 
         def turns(count: int) -> None:
             for n in range(count):
-                ann.send(chat, ("what is 2*3?", "/fail later", "hello", "/fail")[n % 4], KINDS[n % 2])
+                message = ("what is 2*3?", "/fail later", "hello", "/fail")[n % 4]
+                answer = ann.send(chat, message, KINDS[n % 2])
+                assert answer.status in (200, 502), f"this was no turn: {answer.text}"
 
         turns(40)
         before = open_files(worker)

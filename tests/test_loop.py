@@ -25,9 +25,11 @@ from agentapp.agents import (
     TurnLoop,
     tool,
 )
+from agentapp.agents.prices import Prices
 from agentapp.agents.provider import Message, Reply, ToolCall, Usage
 from agentapp.agents.tools import MAX_RESULT_CHARS, ToolContext
 from agentapp.errors import (
+    Declined,
     ForeignScope,
     OutOfSteps,
     OutOfTokens,
@@ -124,8 +126,18 @@ def play(request: pytest.FixtureRequest) -> Play:
         limits: Limits | None = None,
         deadlines: Deadlines | None = None,
         model: list[Any] | None = None,
+        prices: Prices | None = None,
+        called_before: dict[str, int] | None = None,
     ) -> Played:
-        loop = TurnLoop(A, team.build(A), Opening(text, (), agent), "some-model", limits or Limits())
+        loop = TurnLoop(
+            A,
+            team.build(A),
+            Opening(text, (), agent),
+            "some-model",
+            limits or Limits(),
+            prices or Prices(),
+            called_before or {},
+        )
         played = Played(loop)
         threaded = request.param == "threads"
         provider = Scripted(*answers) if threaded else AsyncScripted(*answers)
@@ -386,6 +398,249 @@ def test_a_turn_is_bounded_by_tokens_and_each_call_by_what_is_left(play: Play) -
     assert [call.max_tokens for call in asked(model)] == [40, 25, 10]
 
 
+def results_of(model: list[Any], call: int) -> list[tuple[str, str, bool]]:
+    """What the model was told of its tools in that call of it."""
+    results = asked(model)[call].messages[-1].results
+    return [(result.call_id, result.content, result.is_error) for result in results]
+
+
+def limited(turn: Played) -> list[bool]:
+    return [event.data["limited"] for event in turn.events if event.kind == "tool_completed"]
+
+
+def counted(**limits: int) -> tuple[Team, list[str]]:
+    """A team whose tool `once` is limited, and what `once` and `often` were really called with."""
+    ran: list[str] = []
+
+    @tool(name="once", **limits)
+    def limited_tool(word: str) -> str:
+        """Has a limit."""
+        ran.append(word)
+        return f"did {word}"
+
+    @tool
+    def often(word: str) -> str:
+        """Has none."""
+        ran.append(word)
+        return f"did {word}"
+
+    front = Agent("front", "Go.", (limited_tool, often))
+    return Team(front, (Agent("other", "Go on.", (limited_tool,)),)), ran
+
+
+def once(*words: str) -> Reply:
+    return calls(*(("once", {"word": word}) for word in words))
+
+
+def test_a_tool_may_be_called_so_often_in_a_turn_and_the_model_is_told_when_it_is_over(play: Play) -> None:
+    model: list[Any] = []
+    team, ran = counted(per_turn=2)
+    turn = play(once("a"), once("b"), once("c"), "enough", team=team, model=model)
+    assert turn.text == "enough", "a limit never ends a turn"
+    assert ran == ["a", "b"]
+    assert results_of(model, 2) == [("call-0", "did b", False)]
+    assert results_of(model, 3) == [
+        ("call-0", "once failed: it may be called 2 times in a turn, and was", True)
+    ]
+    assert limited(turn) == [False, False, True]
+    assert turn.loop.called == {"once": 2}, "what was not run is not counted"
+
+
+def test_of_calls_made_at_once_the_first_are_run_and_results_stay_in_the_order_of_the_calls(
+    play: Play,
+) -> None:
+    model: list[Any] = []
+    team, ran = counted(per_turn=2)
+    mixed = calls(
+        ("often", {"word": "a"}),
+        ("once", {"word": "b"}),
+        ("unheard_of", {}),
+        ("once", {"word": "c"}),
+        ("once", {"word": "d"}),
+        ("often", {"word": "e"}),
+    )
+    turn = play(mixed, "ok", team=team, model=model)
+    assert sorted(ran) == ["a", "b", "c", "e"]
+    assert [(id, content.split(":")[0]) for id, content, _ in results_of(model, 1)] == [
+        ("call-0", "did a"),
+        ("call-1", "did b"),
+        ("call-2", "unheard_of failed"),
+        ("call-3", "did c"),
+        ("call-4", "once failed"),
+        ("call-5", "did e"),
+    ]
+    assert limited(turn) == [False, False, False, False, True, False]
+    done = [e.data["call_id"] for e in turn.events if e.kind == "tool_completed"]
+    assert done == [f"call-{n}" for n in range(6)]
+
+
+def test_a_reply_whose_calls_are_all_beyond_their_limit_runs_nothing_and_goes_on(play: Play) -> None:
+    model: list[Any] = []
+    team, ran = counted(per_turn=1)
+    turn = play(once("a"), once("b", "c"), "ok", team=team, model=model)
+    assert (turn.text, ran) == ("ok", ["a"])
+    assert [failed for _, _, failed in results_of(model, 2)] == [True, True]
+
+
+def test_a_tool_may_be_called_so_often_in_a_chat_counting_the_turns_before(play: Play) -> None:
+    model: list[Any] = []
+    team, ran = counted(per_session=3)
+    turn = play(once("a"), once("b"), "ok", team=team, model=model, called_before={"once": 2, "often": 99})
+    assert ran == ["a"]
+    assert results_of(model, 2) == [
+        ("call-0", "once failed: it may be called 3 times in a chat, and was", True)
+    ]
+    assert turn.loop.called == {"once": 1}, "only those of this turn: the others are counted already"
+
+
+def test_a_chat_that_has_had_more_than_its_calls_gets_none(play: Play) -> None:
+    """The limit may have been lowered since."""
+    team, ran = counted(per_session=3)
+    assert limited(play(once("a"), "ok", team=team, called_before={"once": 50})) == [True]
+    assert ran == []
+
+
+@pytest.mark.parametrize(
+    ("own", "limits", "runs"),
+    [
+        ({"per_turn": 1}, Limits(tool_calls_turn=3), 1),
+        ({"per_turn": 3}, Limits(tool_calls_turn=1), 1),
+        ({}, Limits(tool_calls_turn=2), 2),
+        ({"per_session": 2}, Limits(tool_calls_session=4), 1),
+        ({"per_session": 4}, Limits(tool_calls_session=2), 1),
+        ({}, Limits(tool_calls_session=3), 2),
+        ({"per_turn": 2}, Limits(tool_calls_session=2), 1),
+        ({"per_session": 2}, Limits(tool_calls_turn=2), 1),
+        ({}, Limits(), 4),
+    ],
+)
+def test_of_the_tools_own_limit_and_that_of_all_tools_the_tighter_counts(
+    play: Play, own: dict[str, int], limits: Limits, runs: int
+) -> None:
+    team, ran = counted(**own)
+    turn = play(once("a", "b", "c", "d"), "ok", team=team, limits=limits, called_before={"once": 1})
+    assert len(ran) == runs
+    assert limited(turn) == [False] * runs + [True] * (4 - runs)
+
+
+def test_the_limit_of_all_tools_is_for_each_of_them_and_not_for_all_together(play: Play) -> None:
+    team, ran = counted()
+    both = calls(*((name, {"word": name}) for name in ("once", "often", "once", "often")))
+    assert limited(play(both, "ok", team=team, limits=Limits(tool_calls_turn=1))) == [
+        False,
+        False,
+        True,
+        True,
+    ]
+    assert sorted(ran) == ["often", "once"]
+
+
+def test_tools_that_do_not_exist_are_neither_counted_nor_limited(play: Play) -> None:
+    model: list[Any] = []
+    unheard = calls(*(("unheard_of", {}),) * 3)
+    turn = play(unheard, "ok", limits=Limits(tool_calls_turn=1, tool_calls_session=1), model=model)
+    assert limited(turn) == [False] * 3
+    assert turn.loop.called == {}
+    assert {content for _, content, _ in results_of(model, 1)} == {"unheard_of failed: there is no such tool"}
+
+
+def test_a_call_that_failed_counts_too(play: Play) -> None:
+    model: list[Any] = []
+    turn = play(
+        calls(("crash", {}), ("double", {"number": "x"})),
+        calls(("crash", {}), ("double", {"number": 2})),
+        "ok",
+        limits=Limits(tool_calls_turn=1),
+        model=model,
+    )
+    assert limited(turn) == [False, False, True, True]
+
+
+def test_two_agents_with_the_same_tool_have_its_calls_between_them(play: Play) -> None:
+    model: list[Any] = []
+    team, ran = counted(per_turn=2)
+    turn = play(once("a"), hands_over("other"), once("b", "c"), "done", team=team, model=model)
+    assert turn.loop.answering == "other"
+    assert sorted(ran) == ["a", "b"]
+    assert limited(turn) == [False, False, True]
+
+
+def test_handing_over_is_no_call_of_a_tool(play: Play) -> None:
+    team, _ = counted()
+    turn = play(
+        hands_over("other"),
+        hands_back(),
+        hands_over("other"),
+        "done",
+        team=team,
+        limits=Limits(tool_calls_turn=1, tool_calls_session=1),
+    )
+    assert (turn.text, turn.loop.called) == ("done", {})
+
+
+@pytest.mark.parametrize("limit", [{"per_turn": 0}, {"per_session": 0}, {"per_turn": -1}])
+def test_a_tool_that_may_never_be_called_is_a_mistake(limit: dict[str, int]) -> None:
+    with pytest.raises(ValueError, match="should not be given to an agent"):
+        tool(**limit)  # type: ignore[call-overload]
+
+
+CHEAP = Prices([("some-model", 1.0, 2.0), ("dear-model", 1.0, 10.0)])  # millionths of a dollar for a token
+
+
+def test_a_turn_is_bounded_by_money_and_each_call_by_what_can_still_be_paid(play: Play) -> None:
+    """Each call costs 10 tokens in at 1 and 5 out at 2: that is 20."""
+    model: list[Any] = []
+    again = [calls(("double", {"number": 1}))] * 9
+    turn = play(*again, limits=Limits(microusd=70, reply_tokens=30), prices=CHEAP, model=model)
+    assert isinstance(turn.error, OutOfTokens)
+    assert (turn.error.code, turn.error.blame) == ("budget-exhausted", "nobody")
+    assert [call.max_tokens for call in asked(model)] == [30, 25, 15, 5]
+    assert turn.loop.usage.model_calls == 4, "the call that cannot be paid is not made"
+
+
+def test_a_call_that_cannot_be_paid_at_all_is_not_even_the_first(play: Play) -> None:
+    model: list[Any] = []
+    turn = play("never said", limits=Limits(microusd=1), prices=CHEAP, model=model)
+    assert isinstance(turn.error, OutOfTokens)
+    assert asked(model) == []
+    assert turn.loop.usage == Usage()
+
+
+def test_what_can_be_paid_goes_by_the_model_of_the_agent_who_asks(play: Play) -> None:
+    model: list[Any] = []
+    team = Team(Agent("front", "Go."), (Agent("other", "Go on.", model="dear-model"),))
+    limits = Limits(microusd=200)
+    play(hands_over("other"), "done", team=team, limits=limits, prices=CHEAP, model=model)
+    assert [(call.model, call.max_tokens) for call in asked(model)] == [
+        ("some-model", 100),
+        ("dear-model", 18),
+    ]
+
+
+def test_of_tokens_and_money_the_one_that_is_less_bounds_a_call(play: Play) -> None:
+    for limits, most in ((Limits(tokens=40, microusd=60), 30), (Limits(tokens=20, microusd=60), 20)):
+        model: list[Any] = []
+        play("ok", limits=limits, prices=CHEAP, model=model)
+        assert [call.max_tokens for call in asked(model)] == [most]
+
+
+def test_failed_calls_are_paid_too(play: Play) -> None:
+    model: list[Any] = []
+    failed = ProviderBusy("overloaded", usage=Usage(60, 0, 1))
+    play(hands_over("maths"), failed, "ok", limits=Limits(microusd=100), prices=CHEAP, model=model)
+    assert [call.max_tokens for call in asked(model)] == [50, 40, 10]
+
+
+def test_a_model_of_unknown_price_is_held_to_money_as_the_dearest_and_a_free_one_not_at_all(
+    play: Play,
+) -> None:
+    model: list[Any] = []
+    play("ok", limits=Limits(microusd=750), prices=Prices(), model=model)
+    play("ok", limits=Limits(microusd=0), prices=Prices(free=True), model=model)
+    play("ok", limits=Limits(microusd=None), prices=Prices(), model=model)
+    assert [provider.asked[0].max_tokens for provider in model] == [10, 8_192, 8_192]
+
+
 def test_a_silent_model_is_given_up_at_the_first_token_deadline() -> None:
     release = threading.Event()
 
@@ -539,9 +794,19 @@ def test_a_stream_without_a_reply_is_not_an_answer(play: Play) -> None:
 @pytest.mark.parametrize(("reason", "words"), [("refusal", "declined"), ("end_turn", "empty answer")])
 def test_an_empty_answer_is_a_failure_that_says_why(play: Play, reason: str, words: str) -> None:
     turn = play(Reply("", usage=SPENT, stop_reason=reason))
-    assert isinstance(turn.error, ProviderFailed)
+    assert isinstance(turn.error, Declined if reason == "refusal" else ProviderFailed)
+    assert turn.error.code == "provider-failed"
     assert words in str(turn.error)
     assert turn.loop.usage == SPENT
+
+
+def test_a_model_that_declines_is_nobodys_failure(play: Play) -> None:
+    """Or anybody could have the model taken away from everybody, with a question it will not answer."""
+    declined = play(Reply("", usage=SPENT, stop_reason="refusal")).error
+    empty = play(Reply("", usage=SPENT)).error
+    assert isinstance(declined, Declined)
+    assert isinstance(empty, ProviderFailed)
+    assert (declined.blame, empty.blame) == ("nobody", "provider")
 
 
 def test_an_answer_cut_at_its_greatest_length_says_so(play: Play) -> None:

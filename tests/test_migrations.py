@@ -33,6 +33,8 @@ def upgrade():
     {body}
 """
 
+HEAD, AFTER_HEAD = schema.HEAD, f"{int(schema.HEAD) + 1:04}"
+
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
@@ -57,7 +59,7 @@ def next_revision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[.
     shutil.copytree(resources.migrations(), copy)
     monkeypatch.setattr(resources, "migrations", lambda: copy)
 
-    def add(body: str, revision: str = "0002", after: str = schema.HEAD) -> None:
+    def add(body: str, revision: str = AFTER_HEAD, after: str = schema.HEAD) -> None:
         (copy / "versions" / f"{revision}.py").write_text(
             NEXT.format(revision=revision, after=after, body=body)
         )
@@ -168,8 +170,8 @@ def test_older_schema_says_what_to_do(url: str, engine: Engine, next_revision: C
     next_revision("pass")
     problem = schema.schema_problem(engine)
     assert problem is not None
-    assert "at revision 0001" in problem
-    assert "needs 0002" in problem
+    assert f"at revision {HEAD}" in problem
+    assert f"needs {AFTER_HEAD}" in problem
     assert "run `agentapp db upgrade`" in problem
     migrate.upgrade(url)
     assert schema.schema_problem(engine) is None

@@ -176,7 +176,7 @@ def test_tenant_and_user_must_both_be_right(
         assert list(parts.chats.search(of_user.within("another-chat"), SECRET, 5)) == []
         assert list(notes.all(mixed)) == []
         assert not notes.remove(mixed, 1)
-        for job in (parts.chats.get, parts.chats.transcript, parts.chats.delete):
+        for job in (parts.chats.get, parts.chats.transcript, parts.answering.turns.delete_chat):
             with pytest.raises(Exception, match="no such chat"):
                 job(mixed)
         with pytest.raises(Exception, match="no such chat"):

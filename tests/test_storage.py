@@ -17,28 +17,37 @@ from sqlalchemy import text
 
 from agentapp import migrate
 from agentapp.errors import IdempotencyMismatch, NotBound, NotFound, StorageUnavailable, TurnInProgress
+from agentapp.guardrails import BreakerPolicy, Cells, Registry, Terms
+from agentapp.guardrails.admission import Four, Outcome, Pass, Wish
+from agentapp.guardrails.guard import Guardrails
 from agentapp.isolation import RequestScope, Scope, ThreadBinder, UserScope
 from agentapp.storage.accounts import Accounts
+from agentapp.storage.cells import CellStore
 from agentapp.storage.chats import Chats
 from agentapp.storage.db import Database
 from agentapp.storage.notes import Notes
 from agentapp.storage.turns import Turns, title_of
-from agentapp.storage.values import Settled
+from agentapp.storage.values import Begun, Settled
 from tests.postgres import postgres_url
 
 PASSWORD = "a long enough password"
 LEASE = timedelta(seconds=60)
-DONE = Settled("completed", "the reply", "triage", "", (), 3, 4, 1, 0)
+WISH = Wish(1_000, 2_000)
+NOTHING = Pass(0.0, 0, 0, 0, 0, 0, 0)
 
 
 class Stores:
-    """All stores over one database."""
+    """All stores over one database, and guardrails that count everything and refuse nothing."""
 
     def __init__(self, url: str) -> None:
         self.binder = ThreadBinder()
         self.db = Database(url, self.binder)
         self.accounts, self.chats = Accounts(self.db), Chats(self.db)
-        self.turns, self.notes = Turns(self.db), Notes(self.db)
+        self.cells, self.notes = CellStore(self.db), Notes(self.db)
+        terms = Terms(BreakerPolicy(failures=10**9), lease=LEASE.total_seconds())
+        kind = Cells(dict.fromkeys(("session", "user", "tenant", "provider"), terms))
+        self.guardrails = Guardrails(Registry(kind, self.cells), "demo")
+        self.turns = Turns(self.db, self.cells, self.guardrails)
 
     def user(self, name: str, tenant: str = "default") -> UserScope:
         user = self.accounts.add(name, PASSWORD, tenant=tenant)
@@ -48,13 +57,39 @@ class Stores:
         return scope.within(self.chats.create(scope).id)
 
     def turn(self, scope: Scope, message: str, reply: str = "the reply") -> str:
-        begun = self.turns.begin(scope, message, None, LEASE)
-        assert self.turns.settle(scope, begun.turn_id, _with_reply(reply))
+        begun = self.begin(scope, message)
+        assert self.turns.settle(scope, begun.turn_id, done(begun, reply))
         return begun.turn_id
 
+    def begin(self, scope: Scope, text: str, key: str | None = None, lease: timedelta = LEASE) -> Begun:
+        return self.turns.begin(scope, text, key, lease, WISH)
 
-def _with_reply(reply: str) -> Settled:
-    return Settled("completed", reply, "triage", "", (), 3, 4, 1, 0)
+    def held(self, scope: Scope) -> dict[str, tuple[int, int]]:
+        """How many turns are under way, and how much is reserved for them."""
+        now = self.guardrails.clock()
+        cells = Four(*read(self, scope, lambda: self.guardrails.registry.look(self.guardrails.keys(scope))))
+        return {
+            "session": (0, cells.session.budget.holds.amount(now)),
+            "user": (cells.user.room.holds.count(now), cells.user.budget.holds.amount(now)),
+            "tenant": (cells.tenant.room.holds.count(now), cells.tenant.budget.holds.amount(now)),
+            "provider": (cells.provider.outage.running.count(now), 0),
+        }
+
+    def used(self, scope: Scope) -> dict[str, int]:
+        """What is noted as spent."""
+        now, registry = self.guardrails.clock(), self.guardrails.registry
+        cells = read(self, scope, lambda: registry.look(self.guardrails.keys(scope)[:3]))
+        return dict(zip(("session", "user", "tenant"), (c.budget.used(now) for c in cells), strict=True))
+
+
+NOTHING_HELD = {"session": (0, 0), "user": (0, 0), "tenant": (0, 0), "provider": (0, 0)}
+
+
+def done(begun: Begun | None, reply: str = "the reply") -> Settled:
+    """A turn that went well and used 7 tokens, which cost 9."""
+    ticket = begun.ticket if begun and begun.ticket else NOTHING
+    outcome = Outcome("succeeded", tokens=7, microusd=9)
+    return Settled("completed", reply, "triage", "", (), 3, 4, 1, 9, ticket, outcome)
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
@@ -101,7 +136,7 @@ def test_of_many_who_begin_a_turn_at_once_one_is_let_in(stores: Stores) -> None:
     def attempt(n: int) -> str:
         start.wait(5)
         try:
-            return stores.turns.begin(chat, f"try {n}", None, LEASE).turn_id
+            return stores.begin(chat, f"try {n}").turn_id
         except TurnInProgress as refusal:
             return f"refused, {refusal.turn_id} is running"
 
@@ -114,23 +149,24 @@ def test_of_many_who_begin_a_turn_at_once_one_is_let_in(stores: Stores) -> None:
 
 def test_a_key_makes_one_turn_however_often_it_is_sent(stores: Stores) -> None:
     chat = stores.chat(stores.user("ann"))
-    first = stores.turns.begin(chat, "hello", "key", LEASE)
+    first = stores.begin(chat, "hello", "key")
     with pytest.raises(TurnInProgress):
-        stores.turns.begin(chat, "hello", "key", LEASE)
-    stores.turns.settle(chat, first.turn_id, DONE)
-    again = stores.turns.begin(chat, "hello", "key", LEASE)
-    assert (again.turn_id, again.reply) == (first.turn_id, "the reply")
+        stores.begin(chat, "hello", "key")
+    stores.turns.settle(chat, first.turn_id, done(first))
+    again = stores.begin(chat, "hello", "key")
+    assert (again.turn_id, again.reply, again.ticket) == (first.turn_id, "the reply", None)
+    assert stores.held(chat) == NOTHING_HELD, "what is only told once more takes nothing"
     with pytest.raises(IdempotencyMismatch):
-        stores.turns.begin(chat, "something else", "key", LEASE)
-    assert stores.turns.begin(chat, "hello", "other key", LEASE).turn_id != first.turn_id
+        stores.begin(chat, "something else", "key")
+    assert stores.begin(chat, "hello", "other key").turn_id != first.turn_id
 
 
 def test_a_turn_is_settled_once(stores: Stores) -> None:
     chat = stores.chat(stores.user("ann"))
-    begun = stores.turns.begin(chat, "hello", None, LEASE)
+    begun = stores.begin(chat, "hello")
     with ThreadPoolExecutor(6) as pool:
         won = list(
-            pool.map(lambda n: stores.turns.settle(chat, begun.turn_id, _with_reply(f"{n}")), range(6))
+            pool.map(lambda n: stores.turns.settle(chat, begun.turn_id, done(begun, f"{n}")), range(6))
         )
     assert sorted(won) == [False] * 5 + [True]
     assert len(read(stores, chat, lambda: stores.chats.transcript(chat)).messages) == 2
@@ -138,7 +174,7 @@ def test_a_turn_is_settled_once(stores: Stores) -> None:
 
 def test_a_turn_whose_worker_died_does_not_block_the_session(stores: Stores) -> None:
     chat = stores.chat(stores.user("ann"))
-    dead = stores.turns.begin(chat, "lost", None, timedelta(seconds=-1))
+    dead = stores.begin(chat, "lost", lease=timedelta(seconds=-1))
     seen = read(stores, chat, lambda: stores.chats.transcript(chat)).turns
     assert [t.status for t in seen] == ["interrupted"], "shown as it is before anybody has written it down"
     stores.turn(chat, "next")
@@ -148,7 +184,72 @@ def test_a_turn_whose_worker_died_does_not_block_the_session(stores: Stores) -> 
         (False, "completed"),
     ]
     assert [m.content for m in whole.messages] == ["lost", "next", "the reply"]
-    assert not stores.turns.settle(chat, dead.turn_id, DONE), "a dead turn must not come back"
+    assert not stores.turns.settle(chat, dead.turn_id, done(dead)), "a dead turn must not come back"
+
+
+def test_the_first_turns_of_a_new_organisation_do_not_wait_for_each_other_in_a_circle(stores: Stores) -> None:
+    """Nobody has a row yet, so all of them make the same ones, at the same time.
+
+    On PostgreSQL a row that one makes while it holds another must come in the order in which
+    everybody takes them, or two wait for each other until the database ends one.
+    """
+    for n in range(4):
+        users = [stores.user(f"user{n}{m}", f"tenant{n}") for m in range(3)]
+        chats = [stores.chat(user) for user in users for _ in range(3)]
+        start = threading.Barrier(len(chats))
+
+        def first(chat: Scope, start: threading.Barrier = start) -> str:
+            start.wait(10)
+            return stores.turn(chat, "hello")
+
+        with ThreadPoolExecutor(len(chats)) as pool:
+            assert len(set(pool.map(first, chats))) == len(chats)
+        assert stores.held(chats[0]) == NOTHING_HELD
+        assert stores.used(chats[0]) == {"session": 7, "user": 27, "tenant": 81}
+
+
+@pytest.mark.parametrize("other", ["delete", "begin"])
+def test_a_turn_that_ends_while_it_is_given_up_is_given_back_once(
+    stores: Stores, monkeypatch: pytest.MonkeyPatch, other: str
+) -> None:
+    """Its own end, and the deletion of its chat or the next message after its lease, at the same moment.
+
+    The end has the turn and waits for the cells, the other has the cells and waits for the turn:
+    unless one of them waits before it has anything.
+    """
+    ann = stores.user("ann")
+    chat, elsewhere = stores.chat(ann), stores.chat(ann)
+    running = stores.begin(elsewhere, "stays")
+    begun = stores.begin(chat, "hello", lease=timedelta(seconds=-1) if other == "begin" else LEASE)
+    ending, given_up = threading.Event(), threading.Event()
+    settle, withdraw = stores.guardrails.settle, stores.guardrails.withdraw
+
+    def settle_slowly(*args: Any) -> None:
+        ending.set()
+        given_up.wait(1)
+        settle(*args)
+
+    def tell_when_withdrawn(*args: Any) -> None:
+        withdraw(*args)
+        given_up.set()
+
+    monkeypatch.setattr(stores.guardrails, "settle", settle_slowly)
+    monkeypatch.setattr(stores.guardrails, "withdraw", tell_when_withdrawn)
+    with ThreadPoolExecutor(2) as pool:
+        end = pool.submit(stores.turns.settle, chat, begun.turn_id, done(begun))
+        assert ending.wait(10)
+        if other == "delete":
+            pool.submit(stores.turns.delete_chat, chat).result(20)
+        else:
+            after = pool.submit(stores.begin, chat, "next").result(20)
+        assert end.result(20), "it came first"
+    monkeypatch.undo()
+    if other == "begin":
+        assert stores.turns.settle(chat, after.turn_id, done(after))
+    held = stores.held(elsewhere)
+    assert (held["user"], held["tenant"], held["provider"]) == ((1, 2_000), (1, 2_000), (1, 0))
+    assert stores.turns.settle(elsewhere, running.turn_id, done(running))
+    assert stores.held(elsewhere) == NOTHING_HELD
 
 
 def test_somebody_elses_chat_is_an_absent_one(stores: Stores) -> None:
@@ -164,13 +265,13 @@ def test_somebody_elses_chat_is_an_absent_one(stores: Stores) -> None:
             lambda s=stranger: read(stores, s, lambda: stores.chats.get(s)),
             lambda s=stranger: read(stores, s, lambda: stores.chats.transcript(s)),
             lambda s=stranger: stores.chats.rename(s, "mine now"),
-            lambda s=stranger: stores.chats.delete(s),
-            lambda s=stranger: stores.turns.begin(s, "hi", None, LEASE),
+            lambda s=stranger: stores.turns.delete_chat(s),
+            lambda s=stranger: stores.begin(s, "hi"),
             lambda s=stranger: stores.notes.add(s, "hi"),
         ):
             with pytest.raises(NotFound):
                 attempt()
-        assert not stores.turns.settle(stranger, turn, DONE)
+        assert not stores.turns.settle(stranger, turn, done(None))
         assert read(stores, stranger, lambda s=stranger: stores.notes.all(s)) == []
         assert not stores.notes.remove(stranger, 1)
         assert read(stores, stranger, lambda s=stranger: stores.chats.page(s)) == ([], False)
@@ -224,7 +325,7 @@ def test_deleting_a_chat_deletes_all_that_is_in_it(stores: Stores) -> None:
     chat = stores.chat(stores.user("ann"))
     stores.turn(chat, "hello")
     stores.notes.add(chat, "a note")
-    stores.chats.delete(chat)
+    stores.turns.delete_chat(chat)
     with stores.db.engine.connect() as raw:
         left = [
             raw.scalar(
@@ -233,6 +334,8 @@ def test_deleting_a_chat_deletes_all_that_is_in_it(stores: Stores) -> None:
             )
             for table in ("messages", "turns", "notes", "sessions")
         ]
+        cells = raw.scalars(text("SELECT scope FROM guardrail_cells ORDER BY scope"))
+        assert list(cells) == ["provider", "tenant", "user"], "of the chat itself nothing is left"
     assert left == [0, 0, 0, 0]
 
 

@@ -9,22 +9,40 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from flask import Flask
-from sqlalchemy import event
+from sqlalchemy import event, update
 
-from agentapp.agents.provider import Message, Reply
+from agentapp.agents.prices import Prices
+from agentapp.agents.provider import Message, Reply, Usage
+from agentapp.agents.retrying import Retrying
 from agentapp.agents.team import Agent, Crew, LiveAgent, Team
 from agentapp.agents.threaded import ThreadedDriver
 from agentapp.agents.tools import tool
-from agentapp.errors import ProviderGarbled, StorageUnavailable, TurnInProgress
+from agentapp.errors import (
+    BreakerOpen,
+    BudgetExhausted,
+    NotFound,
+    ProviderBusy,
+    ProviderGarbled,
+    ProviderRejected,
+    ProviderTimeout,
+    StorageUnavailable,
+    TurnInProgress,
+    TurnTimeout,
+)
+from agentapp.guardrails.admission import Four
+from agentapp.guardrails.cell import Key
 from agentapp.isolation import Scope, UserScope
+from agentapp.storage.models import Turn as StoredTurn
+from agentapp.storage.values import utc_now
 from agentapp.turn import HISTORY_CHARS, Answering, Turn, history
 from agentapp.web.parts import Parts
-from tests.people import EVENTS, events_of, person
-from tests.scripted import Scripted, calls, hands_over
+from tests.people import EVENTS, JSON, PAGE, events_of, person, without_limits
+from tests.scripted import SPENT, Scripted, calls, hands_over
 
 
 @pytest.fixture
@@ -199,7 +217,7 @@ def test_a_database_that_goes_away_fails_the_turn_and_says_so(
 def test_a_chat_deleted_meanwhile_spoils_nothing(parts: Parts, scope: Scope, answering: Any) -> None:
     turn = answering("too late").begin(scope, "Hello")
     next(turn)
-    parts.chats.delete(scope)
+    parts.answering.turns.delete_chat(scope)
     assert turn.finish().reply == "too late"
 
 
@@ -322,8 +340,10 @@ def test_a_finished_turns_agents_are_dead(
     assert [ref() for ref in built] == [None] * 5, "the turn is still referenced, its agents must not be"
 
 
-def test_a_thousand_turns_leave_nothing_behind(app: Flask, parts: Parts) -> None:
-    """Scopes, agents, connections, sessions, threads and file descriptors: as many after as before."""
+def test_a_thousand_turns_leave_nothing_behind(make_app: Any, settings: Any) -> None:
+    """Scopes, agents, connections, sessions, seats, threads and file descriptors: as many after as before."""
+    app = make_app(wanted=without_limits(settings))
+    parts: Parts = app.extensions["agentapp"]
     ann = person(app, "ann")
     chats = [ann.new_chat() for _ in range(20)]
 
@@ -332,6 +352,7 @@ def test_a_thousand_turns_leave_nothing_behind(app: Flask, parts: Parts) -> None
             headers = EVENTS if n % 2 else {"Accept": "application/json"}
             message = ("what is 2*3?", "/fail", "/fail later", "hello")[n % 4]
             answer = ann.send(chats[n % len(chats)], message, headers)
+            assert answer.status_code in (200, 502), f"this was no turn: {answer.text}"
             assert not (n % 2) or events_of(answer.text)[-1]["event"] == "turn_completed"
 
     turns(50)
@@ -339,6 +360,425 @@ def test_a_thousand_turns_leave_nothing_behind(app: Flask, parts: Parts) -> None
     turns(1000)
     after = alive(parts)
     assert after == before
+
+
+class Told:
+    """The cells of one scope, as they are now."""
+
+    def __init__(self, service: Answering, parts: Parts, scope: Scope) -> None:
+        guardrails = service.guardrails
+        with parts.binder.bound(scope):
+            cells = Four(*(guardrails.registry.get(key) for key in guardrails.keys(scope)))
+        now = guardrails.clock()
+        self.session, self.user, self.tenant, self.provider = cells
+        self.failures = {
+            "session": cells.session.breaker.failures,
+            "user": cells.user.breaker.failures,
+            "provider": cells.provider.outage.users_failing(now),
+        }
+        self.used = tuple(cell.budget.used(now) for cell in cells[:3])
+        self.reserved = tuple(cell.budget.holds.amount(now) for cell in cells[:3])
+        self.running = (
+            cells.user.room.holds.count(now),
+            cells.tenant.room.holds.count(now),
+            cells.provider.outage.running.count(now),
+        )
+
+
+@pytest.fixture
+def told(parts: Parts, scope: Scope) -> Callable[[], Told]:
+    return lambda: Told(parts.answering, parts, scope)
+
+
+@pytest.fixture
+def clock(parts: Parts, monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The time as the guardrails see it, which moves only when it is told to."""
+    now = [1_800_000_000.0]
+    monkeypatch.setattr(parts.answering.guardrails, "clock", lambda: now[0])
+    return now
+
+
+def declines() -> Reply:
+    return Reply("", usage=SPENT, stop_reason="refusal")
+
+
+def half_then_garbled(call: Any) -> Any:
+    yield "Half of "
+    raise ProviderGarbled("The model's answer was cut off.")
+
+
+def rejected_for_its_own_sake() -> ProviderRejected:
+    error = ProviderRejected("too long")
+    error.blame = "turn"
+    return error
+
+
+NOBODYS = {"session": 0, "user": 0, "provider": 0}
+ITS_OWN = {"session": 1, "user": 1, "provider": 0}
+THE_MODELS = {"session": 1, "user": 1, "provider": 1}
+
+
+@pytest.mark.parametrize(
+    ("answers", "code", "failures"),
+    [
+        (["fine"], None, NOBODYS),
+        ([ProviderBusy("overloaded")], "provider-failed", THE_MODELS),
+        ([ProviderTimeout("late")], "provider-timeout", THE_MODELS),
+        ([TurnTimeout("far too late")], "provider-timeout", THE_MODELS),
+        ([ProviderGarbled("???")], "provider-failed", THE_MODELS),
+        ([half_then_garbled], "provider-failed", THE_MODELS),
+        ([lambda call: iter(["no end"])], "provider-failed", THE_MODELS),
+        ([Reply("", usage=SPENT)], "provider-failed", THE_MODELS),
+        ([ProviderRejected("wrong key")], "provider-failed", THE_MODELS),
+        ([rejected_for_its_own_sake()], "provider-failed", ITS_OWN),
+        ([ZeroDivisionError("a bug")], "turn-failed", ITS_OWN),
+        ([calls(("calculate", {"expression": "1+1"}))] * 12, "out-of-steps", ITS_OWN),
+        ([declines()], "provider-failed", NOBODYS),
+        ([Reply("", calls(("calculate", {})).calls, Usage(50_000, 0, 1))], "budget-exhausted", NOBODYS),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_each_failure_is_held_against_those_whose_it_is(
+    scope: Scope, answering: Any, told: Any, answers: list[Any], code: str | None, failures: Any
+) -> None:
+    """The chat and its user, the model too, or nobody: what is the person's wish or limit is no failure."""
+    end = answering(*answers).begin(scope, "Hello").finish()
+    assert end.error_code == code
+    assert told().failures == failures
+
+
+def test_a_failure_of_nobody_neither_counts_nor_makes_the_others_forgotten(
+    scope: Scope, answering: Any, told: Any
+) -> None:
+    broken = ProviderGarbled("x")
+    for answer in (broken, broken, declines()):
+        answering(answer).begin(scope, "Hello").finish()
+    assert told().failures["session"] == 2
+    answering(broken).begin(scope, "Hello").finish()
+    with pytest.raises(BreakerOpen) as refusal:
+        answering("never asked").begin(scope, "Hello")
+    assert (refusal.value.scope, refusal.value.used) == ("session", 3)
+
+
+def test_an_answer_makes_the_failures_before_it_forgotten(scope: Scope, answering: Any, told: Any) -> None:
+    for answer in (ProviderGarbled("x"), ProviderGarbled("x"), "fine"):
+        answering(answer).begin(scope, "Hello").finish()
+    assert told().failures["session"] == told().failures["user"] == 0
+
+
+def test_a_tool_that_fails_is_no_failure_of_the_turn(scope: Scope, answering: Any, told: Any) -> None:
+    answering(calls(("calculate", {"expression": "1/0"}), ("unheard_of", {})), "so be it").begin(
+        scope, "Hello"
+    ).finish()
+    assert told().failures == NOBODYS
+
+
+def priced(service: Answering) -> Answering:
+    """With 1 millionth of a dollar for a token in and 2 for one out."""
+    return replace(service, prices=Prices([("claude", 1.0, 2.0)]), model="claude")
+
+
+def test_every_call_is_charged_to_the_chat_the_user_and_the_tenant(
+    scope: Scope, answering: Any, told: Any
+) -> None:
+    """Those that failed and those that were tried again too: the provider wants its money for them."""
+    failed = [ProviderBusy("overloaded", usage=Usage(n, 0, 1)) for n in (100, 1_000)]
+    model = Scripted(
+        failed[0],
+        hands_over("maths"),  # the second try of the first call
+        failed[1],
+        ProviderRejected("no", usage=Usage(10_000, 0, 1)),  # and so triage goes on
+        calls(("calculate", {"expression": "1+1"})),
+        ProviderRejected("no", usage=Usage(5_000, 50, 1)),
+    )
+    service = priced(answering())
+    retrying = Retrying(model, sleep=lambda seconds: None)
+    service = replace(service, driver=ThreadedDriver(retrying, service.driver._binder))
+    end = service.begin(scope, "Hello").finish()
+    assert end.status == "failed"
+    assert end.usage == Usage(16_120, 60, 6)
+    assert told().used == (16_180, 16_240, 16_240)
+    assert end.cost_usd == 16_240 / 1_000_000
+    assert told().reserved == (0, 0, 0)
+    priced(answering("fine")).begin(scope, "Again").finish()
+    assert told().used == (16_195, 16_260, 16_260), "10 in and 5 out more"
+
+
+def test_what_a_turn_may_need_is_reserved_until_it_ends(scope: Scope, answering: Any, told: Any) -> None:
+    turn = priced(answering("fine")).begin(scope, "Hello")
+    assert told().reserved == (50_000, 100_000, 100_000), "all its tokens, at the dearest price"
+    assert told().running == (1, 1, 1)
+    turn.close()
+    assert (told().reserved, told().running) == ((0, 0, 0), (0, 0, 0))
+
+
+@pytest.mark.parametrize(
+    ("wanted", "left"),
+    [({"session_tokens": 30}, 30), ({"user_day_microusd": 40}, 20), ({"tenant_month_microusd": 50}, 25)],
+)
+def test_a_turn_for_which_less_is_left_gets_what_is_left(
+    make_app: Any, settings: Any, wanted: dict[str, int], left: int
+) -> None:
+    """And the one after it nothing, and is told whose limit it was."""
+    app = make_app(wanted=replace(settings, **wanted))
+    parts: Parts = app.extensions["agentapp"]
+    user = parts.accounts.add("uma", "a long enough password")
+    mine = UserScope(request_id="r", tenant_id=user.tenant_id, user_id=user.id)
+    scope = mine.within(parts.chats.create(mine).id)
+    model = Scripted(calls(("calculate", {"expression": "1+1"})), *[Reply("x", usage=Usage(30, 15, 1))] * 2)
+    service = replace(priced(parts.answering), driver=ThreadedDriver(model, parts.binder))
+    service.begin(scope, "Hello").finish()
+    assert model.asked[0].max_tokens == left
+    with pytest.raises(BudgetExhausted) as refusal:
+        service.begin(scope, "Hello")
+    assert refusal.value.scope == next(iter(wanted)).split("_")[0]
+    assert Told(service, parts, scope).reserved == (0, 0, 0)
+
+
+def test_calls_of_a_tool_are_counted_over_all_turns_of_a_chat(
+    parts: Parts, scope: Scope, answering: Any
+) -> None:
+    ran: list[int] = []
+
+    @tool(per_session=3)
+    def counts() -> int:
+        """Counts."""
+        ran.append(1)
+        return len(ran)
+
+    def twice(to: Scope) -> list[bool]:
+        service = answering(calls(("counts", {}), ("counts", {})), "ok")
+        service = replace(service, team=Team(Agent("solo", "Go.", (counts,))))
+        service.begin(to, "Hello").finish()
+        return [used["limited"] for used in stored(parts, to).turns[-1].activity]
+
+    assert twice(scope) == [False, False]
+    assert twice(scope) == [False, True]
+    assert twice(scope) == [True, True]
+    assert twice(scope.within(parts.chats.create(scope).id)) == [False, False], "another chat has its own"
+    assert len(ran) == 5
+
+
+def finished(turn: Turn) -> None:
+    turn.finish()
+
+
+def closed_at_once(turn: Turn) -> None:
+    turn.close()
+
+
+def closed_in_the_middle(turn: Turn) -> None:
+    next(turn)
+    next(turn)
+    turn.close()
+
+
+def read_and_closed(turn: Turn) -> None:
+    list(turn)
+    turn.close()
+    turn.close()
+
+
+def read_but_for_its_end(turn: Turn) -> None:
+    """As a reader does who knows that `turn_completed` is the last."""
+    while (event := next(turn)) is None or event.kind != "turn_completed":
+        pass
+    turn.close()
+
+
+@pytest.mark.parametrize(
+    "end", [finished, closed_at_once, closed_in_the_middle, read_and_closed, read_but_for_its_end]
+)
+@pytest.mark.parametrize("answer", ["fine", ProviderGarbled("x"), ZeroDivisionError("x")], ids=type)
+def test_a_seat_is_given_back_once_however_a_turn_ends(
+    parts: Parts, scope: Scope, answering: Any, end: Callable[[Turn], None], answer: Any
+) -> None:
+    seats = parts.answering.seats
+    turn = answering(answer).begin(scope, "Hello")
+    assert seats.taken() == 1
+    end(turn)
+    assert seats.taken() == 0
+    del turn
+    gc.collect()
+    assert seats.taken() == 0, "nor once more when it is collected"
+
+
+def test_a_turn_that_is_dropped_gives_its_seat_back_when_it_is_collected(
+    parts: Parts, scope: Scope, answering: Any
+) -> None:
+    for pulled in (0, 1, 3):
+        other = scope.within(parts.chats.create(scope).id)
+        turn = answering("fine").begin(other, "Hello")
+        for _ in range(pulled):
+            next(turn)
+        assert parts.answering.seats.taken() == 1
+        del turn
+        gc.collect()
+        assert parts.answering.seats.taken() == 0
+
+
+def test_a_turn_that_was_refused_keeps_no_seat(
+    parts: Parts, scope: Scope, answering: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    running = answering("later").begin(scope, "first")
+    with pytest.raises(TurnInProgress):
+        answering("x").begin(scope, "second")
+    with pytest.raises(NotFound):
+        answering("x").begin(scope.within("no-such-chat"), "second")
+    assert parts.answering.seats.taken() == 1
+    running.close()
+    for error in (ZeroDivisionError, KeyboardInterrupt):
+
+        def fails(*args: Any, error: type[BaseException] = error) -> Any:
+            raise error
+
+        monkeypatch.setattr(type(parts.answering.turns), "begin", fails)
+        with pytest.raises(error):
+            answering("x").begin(scope, "third")
+    assert parts.answering.seats.taken() == 0
+
+
+def test_a_turn_that_is_only_told_again_takes_nothing_for_longer_than_the_telling(
+    parts: Parts, scope: Scope, answering: Any, told: Any
+) -> None:
+    answering("once").begin(scope, "Hello", "key").finish()
+    before = told()
+    for end in (finished, closed_at_once, closed_in_the_middle):
+        again = answering().begin(scope, "Hello", "key")
+        assert parts.answering.seats.taken() == 1, "it needs a thread as any other does"
+        end(again)
+        assert parts.answering.seats.taken() == 0
+    after = told()
+    assert (after.used, after.reserved, after.running) == (before.used, before.reserved, before.running)
+    assert after.session.bucket == before.session.bucket, "nor does it count against a rate"
+
+
+def test_when_all_seats_are_taken_the_next_is_told_so_and_pages_still_come(
+    make_app: Any, settings: Any
+) -> None:
+    app = make_app(wanted=replace(settings, threads=9, threads_reserved=8))
+    parts: Parts = app.extensions["agentapp"]
+    ann, bob = person(app, "ann"), person(app, "bob")
+    theirs = bob.new_chat()
+    user = parts.accounts.add("uma", "a long enough password")
+    mine = UserScope(request_id="r", tenant_id=user.tenant_id, user_id=user.id)
+    turn = parts.answering.begin(mine.within(parts.chats.create(mine).id), "Hello")
+    for headers in (JSON, EVENTS):
+        refused = ann.send(ann.new_chat(), "Hello", headers)
+        assert refused.status_code == 503
+        assert (refused.json["code"], refused.json["scope"]) == ("busy", "server")
+        assert int(refused.headers["Retry-After"]) == refused.json["retry_after"] >= 1
+    for path in ("/chat", f"/chat/{theirs}", f"/chat/{theirs}/export.json", "/livez", "/readyz"):
+        assert bob.browser.get(path, headers=PAGE).status_code == 200, path
+    turn.close()
+    assert "hello-b" in bob.ask(theirs, "hello-b")["reply"]
+    assert parts.answering.seats.taken() == 0
+
+
+def test_a_chat_deleted_while_it_answers_gives_back_and_still_pays(
+    parts: Parts, scope: Scope, answering: Any, told: Any, clock: list[float]
+) -> None:
+    """Another turn of the same user keeps what is its own: nothing is given back twice."""
+    other = priced(answering("fine")).begin(scope.within(parts.chats.create(scope).id), "stays")
+    turn = priced(answering("too late")).begin(scope, "Hello")
+    next(turn)
+    assert told().running == (2, 2, 2)
+    parts.answering.turns.delete_chat(scope)
+    assert (told().running, told().reserved[1:]) == ((1, 1, 1), (100_000, 100_000))
+    assert turn.finish().reply == "too late"
+    assert (told().running, told().reserved[1:]) == ((1, 1, 1), (100_000, 100_000))
+    assert told().used[1:] == (20, 20), "10 tokens in, 5 out"
+    other.close()
+    assert (told().running, told().reserved[1:], told().used[1:]) == ((0, 0, 0), (0, 0), (40, 40))
+
+
+def lose(parts: Parts, turn: Turn) -> None:
+    """As if the turn's worker had died a while ago."""
+    mine = (StoredTurn.tenant_id == turn.scope.tenant_id, StoredTurn.user_id == turn.scope.user_id)
+    with parts.db.writing() as db:
+        past = utc_now() - timedelta(seconds=1)
+        db.execute(update(StoredTurn).where(*mine, StoredTurn.id == turn.id).values(lease_until=past))
+
+
+@pytest.mark.parametrize("late", ["while the next runs", "after the next", "never"])
+def test_a_dead_turn_is_given_back_once_when_the_next_message_comes(
+    parts: Parts, scope: Scope, answering: Any, told: Any, clock: list[float], late: str
+) -> None:
+    """And if it was not dead after all, what it went on to spend is charged, and no more than that."""
+    other = priced(answering("fine")).begin(scope.within(parts.chats.create(scope).id), "stays")
+    dead = priced(answering("from the dead")).begin(scope, "Hello")
+    lose(parts, dead)
+    assert (told().running, told().reserved) == ((2, 2, 2), (50_000, 200_000, 200_000))
+    following = priced(answering("alive")).begin(scope, "Anybody there?")
+    both = ((2, 2, 2), (50_000, 200_000, 200_000))  # the other and the following one
+    assert (told().running, told().reserved) == both
+    if late == "while the next runs":
+        dead.close()
+        assert (told().running, told().reserved, told().used) == (*both, (15, 20, 20))
+    following.close()
+    if late == "after the next":
+        dead.close()
+    spent = (15, 20, 20) if late == "never" else (30, 40, 40)
+    assert (told().running, told().reserved) == ((1, 1, 1), (0, 100_000, 100_000))
+    assert told().used == spent
+    other.close()
+    assert (told().running, told().reserved) == ((0, 0, 0), (0, 0, 0))
+    statuses = [turn.status for turn in stored(parts, scope).turns]
+    assert statuses == ["interrupted", "completed"]
+
+
+def test_a_refused_message_leaves_a_dead_turn_to_the_next_that_is_let_in(
+    parts: Parts, scope: Scope, answering: Any, told: Any, clock: list[float]
+) -> None:
+    """The refusal undoes all of its transaction, so that the dead turn is not half given back."""
+    dead = answering("x").begin(scope, "Hello")
+    lose(parts, dead)
+    parts.answering.guardrails.registry.update(
+        Key("user", scope.user_id), lambda cell: replace(cell, breaker=cell.breaker.force("open"))
+    )
+    for _ in range(2):
+        with pytest.raises(BreakerOpen):
+            answering("x").begin(scope, "Hello")
+        assert told().running == (1, 1, 1)
+    parts.answering.guardrails.registry.update(
+        Key("user", scope.user_id), lambda cell: replace(cell, breaker=cell.breaker.reset())
+    )
+    answering("x").begin(scope, "Hello").finish()
+    assert told().running == (0, 0, 0)
+
+
+@pytest.mark.parametrize("result", ["from the dead", ProviderGarbled("x")], ids=["works", "fails"])
+def test_a_probe_whose_turn_died_makes_room_for_the_next(
+    parts: Parts, scope: Scope, answering: Any, told: Any, clock: list[float], result: Any
+) -> None:
+    """And what the dead one has to say in the end is told to no breaker."""
+    for _ in range(3):
+        answering(ProviderGarbled("x")).begin(scope, "Hello").finish()
+    with pytest.raises(BreakerOpen):
+        answering("x").begin(scope, "Hello")
+    clock[0] += 31
+    dead = answering(result).begin(scope, "Hello")
+    assert told().session.breaker.probed is not None
+    lose(parts, dead)
+    probe = answering("all is well").begin(scope, "Hello")
+    before = told().session.breaker
+    assert before.opened is not None
+    dead.close()
+    assert told().session.breaker == before
+    probe.close()
+    assert told().session.breaker.state(clock[0]) == "closed"
+
+
+def test_a_probe_that_is_nobodys_failure_makes_room_for_the_next(
+    scope: Scope, answering: Any, told: Any, clock: list[float]
+) -> None:
+    for _ in range(3):
+        answering(ProviderGarbled("x")).begin(scope, "Hello").finish()
+    clock[0] += 31
+    answering(declines()).begin(scope, "Hello").finish()
+    assert told().session.breaker.state(clock[0]) == "half-open"
+    answering("all is well").begin(scope, "Hello").finish()
+    assert told().session.breaker.state(clock[0]) == "closed"
 
 
 def alive(parts: Parts) -> dict[str, int]:
@@ -353,4 +793,5 @@ def alive(parts: Parts) -> dict[str, int]:
         "descriptors": len(os.listdir("/proc/self/fd")),
         "checked out": parts.db.engine.pool.checkedout(),  # type: ignore[attr-defined]
         "sessions": parts.db.open_readers(),
+        "seats": parts.answering.seats.taken(),
     }

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
 from agentapp.errors import Blame, GuardrailRefused
+from agentapp.guardrails.breaker import Breaker
 from agentapp.guardrails.cell import Cell
 from agentapp.guardrails.holds import Hold
+from agentapp.guardrails.outage import Outage
 from agentapp.guardrails.wording import explained
 
 Result = Literal["succeeded", "failed", "abandoned"]
@@ -87,6 +88,7 @@ def admit(cells: Four, wish: Wish, now: float) -> tuple[Four, Pass]:
         user_breaker = user.breaker.admit(now)
         user_money = user.budget.fits(wish.microusd, now)
         scope = "tenant"
+        tenant_breaker = tenant.breaker.admit(now)
         tenant_money = tenant.budget.fits(wish.microusd, now)
         tenant_bucket, tenant_room = tenant.bucket.take(now), tenant.room.enter(now)
         scope = "user"
@@ -98,23 +100,23 @@ def admit(cells: Four, wish: Wish, now: float) -> tuple[Four, Pass]:
         refusal.args = (explained(refusal),)
         raise
     after = Four(
-        replace(
-            session,
-            breaker=session_breaker,
-            bucket=session_bucket,
-            budget=session.budget.reserve(tokens, now),
+        Cell(
+            session_breaker,
+            session_bucket,
+            session.budget.reserve(tokens, now),
+            session.room,
+            session.outage,
+            session.tools,
         ),
-        replace(
-            user,
-            breaker=user_breaker,
-            bucket=user_bucket,
-            room=user_room,
-            budget=user.budget.reserve(user_money, now),
+        Cell(user_breaker, user_bucket, user.budget.reserve(user_money, now), user_room, user.outage),
+        Cell(
+            tenant_breaker,
+            tenant_bucket,
+            tenant.budget.reserve(tenant_money, now),
+            tenant_room,
+            tenant.outage,
         ),
-        replace(
-            tenant, bucket=tenant_bucket, room=tenant_room, budget=tenant.budget.reserve(tenant_money, now)
-        ),
-        replace(provider, breaker=provider_breaker, outage=provider.outage.began(now)),
+        Cell(provider_breaker, provider.bucket, provider.budget, provider.room, provider.outage.began(now)),
     )
     return after, Pass(
         tokens.start,
@@ -129,22 +131,42 @@ def admit(cells: Four, wish: Wish, now: float) -> tuple[Four, Pass]:
 
 def settle(cells: Four, ticket: Pass, user_id: str, end: Outcome, now: float) -> Four:
     """The cells after the turn: reservations given back, real usage noted, breakers told."""
-    cells = charge(_given_back(cells, ticket, now), end, now)
-    provider = _provider_told(cells.provider, ticket, user_id, end, now)
-    if end.result == "failed" and provider.breaker.opened is not None:
-        # The model is down for everybody: that is not held against this chat or this person.
-        end = replace(end, result="abandoned")
-    return cells._replace(
-        session=_told(cells.session, ticket.session_token, end, now),
-        user=_told(cells.user, ticket.user_token, end, now),
-        provider=provider,
+    session, user, tenant, provider = cells
+    at = ticket.at
+    provider = _provider_told(provider, ticket, user_id, end, now)
+    # If the model is down for everybody, that is not held against this chat or this person.
+    is_down = end.result == "failed" and provider.breaker.opened is not None
+    result: Result = "abandoned" if is_down else end.result
+    return Four(
+        Cell(
+            _told(session.breaker, ticket.session_token, result, now),
+            session.bucket,
+            session.budget.settle(Hold(at, ticket.tokens), end.tokens, now),
+            session.room,
+            session.outage,
+            session.with_tools(end.tools),
+        ),
+        Cell(
+            _told(user.breaker, ticket.user_token, result, now),
+            user.bucket,
+            user.budget.settle(Hold(at, ticket.user_microusd), end.microusd, now),
+            user.room.leave(at, now),
+            user.outage,
+        ),
+        Cell(
+            tenant.breaker,
+            tenant.bucket,
+            tenant.budget.settle(Hold(at, ticket.tenant_microusd), end.microusd, now),
+            tenant.room.leave(at, now),
+            tenant.outage,
+        ),
+        provider,
     )
 
 
 def withdraw(cells: Four, ticket: Pass, now: float) -> Four:
     """The cells after a turn of which nobody heard again."""
-    lost = Outcome("abandoned")
-    return settle(cells, ticket, "", lost, now)
+    return settle(cells, ticket, "", Outcome("abandoned"), now)
 
 
 def charge(cells: Four, end: Outcome, now: float) -> Four:
@@ -162,42 +184,36 @@ def charge(cells: Four, end: Outcome, now: float) -> Four:
     )
 
 
-def _given_back(cells: Four, ticket: Pass, now: float) -> Four:
-    session, user, tenant, provider = cells
-    at = ticket.at
-    return Four(
-        replace(session, budget=session.budget.give_back(Hold(at, ticket.tokens), now)),
-        replace(
-            user,
-            budget=user.budget.give_back(Hold(at, ticket.user_microusd), now),
-            room=user.room.leave(at, now),
-        ),
-        replace(
-            tenant,
-            budget=tenant.budget.give_back(Hold(at, ticket.tenant_microusd), now),
-            room=tenant.room.leave(at, now),
-        ),
-        replace(provider, outage=provider.outage.ended(at, now)),
-    )
-
-
-def _told(cell: Cell, token: int, end: Outcome, now: float) -> Cell:
-    tell: Callable[[int, float], Any] = getattr(cell.breaker, end.result)
-    return replace(cell, breaker=tell(token, now))
+def _told(breaker: Breaker, token: int, result: Result, now: float) -> Breaker:
+    match result:
+        case "succeeded":
+            return breaker.succeeded(token, now)
+        case "failed":
+            return breaker.failed(token, now)
+    return breaker.abandoned(token, now)
 
 
 def _provider_told(cell: Cell, ticket: Pass, user_id: str, end: Outcome, now: float) -> Cell:
     """Its breaker hears of probes; whether it opens is decided by how many users fail, and how much."""
-    breaker, outage, token = cell.breaker, cell.outage, ticket.provider_token
+    outage = cell.outage.ended(ticket.at, now)
+    breaker, outage = _judged(cell.breaker, outage, ticket.provider_token, user_id, end, now)
+    return Cell(breaker, cell.bucket, cell.budget, cell.room, outage)
+
+
+def _judged(
+    breaker: Breaker, outage: Outage, token: int, user_id: str, end: Outcome, now: float
+) -> tuple[Breaker, Outage]:
     if token != breaker.token:
-        return cell  # let in before the breaker opened or closed: what it tells is no longer true
+        return breaker, outage  # let in before the breaker opened or closed: its news is old
     if end.result == "succeeded":
         recovered = breaker.opened is not None
-        seen = outage.cleared() if recovered else outage.succeeded(now)
-        return replace(cell, breaker=breaker.succeeded(token, now), outage=seen)
+        return breaker.succeeded(token, now), outage.cleared() if recovered else outage.succeeded(now)
     if end.result != "failed" or end.blame != "provider":
-        return replace(cell, breaker=breaker.abandoned(token, now))
+        return breaker.abandoned(token, now), outage
     if breaker.opened is not None:
-        return replace(cell, breaker=breaker.failed(token, now))
+        return breaker.failed(token, now), outage
     outage = outage.failed(user_id, now)
-    return replace(cell, breaker=breaker.tripped(now) if outage.is_down(now) else breaker, outage=outage)
+    if outage.is_down(now):
+        # With how many people it failed: none would mean that an operator paused it.
+        breaker = replace(breaker, failures=outage.users_failing(now)).tripped(now)
+    return breaker, outage

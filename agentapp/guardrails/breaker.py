@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from agentapp.errors import BreakerOpen
-from agentapp.guardrails.moments import elapsed
+from agentapp.guardrails.moments import elapsed, recent, slot_start
 
 State = Literal["closed", "open", "half-open", "forced-open", "forced-closed"]
 Slot = tuple[float, int, int]  # when it began, how many succeeded in it, how many failed
@@ -60,9 +60,7 @@ class Breaker:
 
     def admit(self, now: float) -> Breaker:
         """The breaker with one try more under way. In the closed state that is the same value."""
-        if self.opened is None and not self.forced:
-            return self
-        if self.forced == "closed":
+        if self.forced == "closed" or (self.opened is None and not self.forced):
             return self
         wait = self.wait(now)
         if wait is not None:
@@ -142,6 +140,8 @@ class Breaker:
 
     def as_json(self) -> dict[str, Any]:
         """Only what differs from a new one. The policy is not part of it: it comes from the settings."""
+        if self.is_unused:
+            return {}
         kept = ("token", "failures", "opened", "cooldown", "reopened", "probed", "trips", "forced", "recent")
         return {name: value for name in kept if (value := getattr(self, name))}
 
@@ -168,8 +168,8 @@ class Breaker:
         if self.policy.share is None:
             return ()
         width = self.policy.window / WINDOW_SLOTS
-        start = now - now % width
-        kept = {s: (ok, bad) for s, ok, bad in self.recent if elapsed(s, now) < self.policy.window + width}
+        start = slot_start(now, width)
+        kept = {s: (ok, bad) for s, ok, bad in recent(self.recent, self.policy.window + width, now)}
         ok, bad = kept.get(start, (0, 0))
         kept[start] = (ok + (not failed), bad + failed)
         return tuple((s, ok, bad) for s, (ok, bad) in sorted(kept.items()))

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from agentapp.errors import RateLimited
-from agentapp.guardrails.moments import elapsed
+from agentapp.guardrails.moments import recent, slot_start
 
 # A hit is remembered by the slot it fell into, so a bucket stays small however high its limit is.
 SLOTS = 60
@@ -41,28 +41,29 @@ class Bucket:
             wait = self._frees(live, used, now)
             raise RateLimited(limit=self.rate.count, used=used, retry_after=wait, seconds=self.rate.seconds)
         width = self.rate.seconds / SLOTS
-        start = now - now % width
+        start = slot_start(now, width)
         if live and live[-1][0] == start:
-            return Bucket(self.rate, (*live[:-1], (start, live[-1][1] + 1)))
-        return Bucket(self.rate, tuple(sorted((*live, (start, 1)))))
+            live[-1] = (start, live[-1][1] + 1)
+        else:
+            counts = dict(live)  # it may be there and not be the last: the clocks of workers differ
+            counts[start] = counts.get(start, 0) + 1
+            live = sorted(counts.items())
+        return Bucket(self.rate, tuple(live))
 
     def used(self, now: float) -> int:
         return sum(count for _, count in self._live(now))
 
-    def as_json(self) -> list[list[float]]:
-        return [[start, count] for start, count in self.slots]
+    def as_json(self) -> tuple[tuple[float, int], ...]:
+        return self.slots
 
     @classmethod
     def from_json(cls, rate: Rate | None, state: list[Any]) -> Bucket:
         return cls(rate, tuple((start, count) for start, count in state))
 
-    def _live(self, now: float) -> tuple[tuple[float, int], ...]:
-        if self.rate is None:
-            return ()
-        lasts = self.rate.seconds * (1 + 1 / SLOTS)
-        return tuple(slot for slot in self.slots if elapsed(slot[0], now) < lasts)
+    def _live(self, now: float) -> list[tuple[float, int]]:
+        return recent(self.slots, self.rate.seconds * (1 + 1 / SLOTS), now) if self.rate else []
 
-    def _frees(self, live: tuple[tuple[float, int], ...], used: int, now: float) -> float:
+    def _frees(self, live: list[tuple[float, int]], used: int, now: float) -> float:
         """Seconds until enough slots have left for one more."""
         if self.rate is None:
             return 0.0

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
 from typing import Any, Literal
 
 from agentapp.errors import BudgetExhausted
 from agentapp.guardrails.holds import Hold, Holds
 
 Period = Literal["ever", "day", "month"]
-# The present period and the one before: a clock put back over midnight finds its day again.
-PERIODS_KEPT = 2
+# Those that were charged last: a clock put back over midnight, even twice, finds its day again.
+PERIODS_KEPT = 3
 RESERVED_PATIENCE = 5.0  # turns that are running will give back what they do not need
+FIRST_DAY = date(1970, 1, 1).toordinal()  # of the clock
 NO_RESET_PATIENCE = 86_400.0  # it never resets by itself; by tomorrow somebody may have raised it
 
 
@@ -45,25 +46,26 @@ class Budget:
         return self.holds.hold(amount if left is None else min(amount, left), now)
 
     def reserve(self, hold: Hold, now: float) -> Budget:
-        return replace(self, holds=self.holds.take(hold, now))
+        return Budget(self.allowance, self.holds.take(hold, now), self.spent)
 
     def settle(self, hold: Hold, amount: int, now: float) -> Budget:
         """Give the reservation back and note what was really spent, be it less or more."""
         return self.give_back(hold, now).charge(amount, now)
 
     def give_back(self, hold: Hold, now: float) -> Budget:
-        return replace(self, holds=self.holds.give_back(hold, now))
+        return Budget(self.allowance, self.holds.give_back(hold, now), self.spent)
 
     def charge(self, amount: int, now: float) -> Budget:
         if not amount:
             return self
         period = _period(self.allowance.period, now)
-        others = tuple((p, spent) for p, spent in self.spent if p != period)
-        return replace(self, spent=(*others, (period, self.used(now) + amount))[-PERIODS_KEPT:])
+        before = dict(self.spent)
+        amount += before.pop(period, 0)
+        spent = (*before.items(), (period, amount))
+        return Budget(self.allowance, self.holds, spent[-PERIODS_KEPT:])
 
     def used(self, now: float) -> int:
-        period = _period(self.allowance.period, now)
-        return next((spent for p, spent in self.spent if p == period), 0)
+        return dict(self.spent).get(_period(self.allowance.period, now), 0) if self.spent else 0
 
     def left(self, now: float) -> int | None:
         """What is neither spent nor reserved; None if there is no limit."""
@@ -81,6 +83,8 @@ class Budget:
         return BudgetExhausted(limit=limit, used=used, retry_after=wait)
 
     def as_json(self) -> dict[str, Any]:
+        if not self.spent and not self.holds.slots:
+            return {}
         state: dict[str, Any] = {"spent": dict(self.spent), "holds": self.holds.as_json()}
         return {name: value for name, value in state.items() if value}
 
@@ -102,5 +106,7 @@ def seconds_left(period: Period, now: float) -> float | None:
 
 
 def _period(period: Period, now: float) -> str:
-    at = datetime.fromtimestamp(now, UTC)
-    return {"day": f"{at:%Y-%m-%d}", "month": f"{at:%Y-%m}"}.get(period, "ever")
+    if period == "ever":
+        return period
+    today = date.fromordinal(FIRST_DAY + int(now // 86_400)).isoformat()
+    return today if period == "day" else today[:7]

@@ -52,11 +52,12 @@ class Guardrails:
 
         Beside the pass come the calls that the session's tools have had so far.
         """
-        now = self.clock()
         let_in: list[Pass] = []
 
         def change(cells: tuple[Cell, ...]) -> Four:
-            after, ticket = admission.admit(Four(*cells), wish, now)
+            # The time is asked for only now, with the rows in hand: to one who waited for them long,
+            # what others wrote meanwhile would lie ahead, as if the clock had been put back.
+            after, ticket = admission.admit(Four(*cells), wish, self.clock())
             let_in.append(ticket)
             return after
 
@@ -64,24 +65,23 @@ class Guardrails:
         return let_in[0], after[0].tools
 
     def settle(self, rows: Rows[Key], scope: Scope, ticket: Pass, end: Outcome) -> None:
-        now = self.clock()
         self.registry.change(
             rows,
             self.keys(scope),
-            lambda cells: admission.settle(Four(*cells), ticket, scope.user_id, end, now),
+            lambda cells: admission.settle(Four(*cells), ticket, scope.user_id, end, self.clock()),
         )
 
     def withdraw(self, rows: Rows[Key], scope: Scope, ticket: Pass) -> None:
         """For a turn of which nobody heard again: exactly once, when it is marked as such."""
-        now = self.clock()
         self.registry.change(
-            rows, self.keys(scope), lambda cells: admission.withdraw(Four(*cells), ticket, now)
+            rows, self.keys(scope), lambda cells: admission.withdraw(Four(*cells), ticket, self.clock())
         )
 
     def charge(self, rows: Rows[Key], scope: Scope, end: Outcome) -> None:
         """For a turn that went on spending after it was withdrawn."""
-        now = self.clock()
-        self.registry.change(rows, self.keys(scope), lambda cells: admission.charge(Four(*cells), end, now))
+        self.registry.change(
+            rows, self.keys(scope), lambda cells: admission.charge(Four(*cells), end, self.clock())
+        )
 
     def standing(self, scope: Scope, wish: Wish) -> Standing:
         """The decision that the next message would get, without taking anything."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from agentapp.guardrails.moments import elapsed
+from agentapp.guardrails.moments import recent, slot_start
 
 SLOTS = 16
 
@@ -32,7 +32,7 @@ class Holds:
 
     def hold(self, amount: int, now: float) -> Hold:
         """What would be taken now."""
-        return Hold(now - now % (self.lease / SLOTS), amount)
+        return Hold(slot_start(now, self.lease / SLOTS), amount)
 
     def take(self, hold: Hold, now: float) -> Holds:
         return self._with(hold.start, 1, hold.amount, now)
@@ -46,21 +46,24 @@ class Holds:
     def amount(self, now: float) -> int:
         return sum(slot[2] for slot in self._live(now))
 
-    def as_json(self) -> list[list[float]]:
-        return [list(slot) for slot in self.slots]
+    def as_json(self) -> tuple[tuple[float, int, int], ...]:
+        return self.slots
 
     @classmethod
     def from_json(cls, lease: float, state: list[Any]) -> Holds:
         return cls(lease, tuple((start, count, amount) for start, count, amount in state))
 
-    def _live(self, now: float) -> tuple[tuple[float, int, int], ...]:
-        lasts = self.lease * (1 + 1 / SLOTS)
-        return tuple(slot for slot in self.slots if elapsed(slot[0], now) < lasts)
+    def _live(self, now: float) -> list[tuple[float, int, int]]:
+        return recent(self.slots, self.lease * (1 + 1 / SLOTS), now)
 
     def _with(self, start: float, count: int, amount: int, now: float) -> Holds:
-        live = {s: (n, a) for s, n, a in self._live(now)}
-        if count < 0 and start not in live:
-            return Holds(self.lease, tuple((s, *rest) for s, rest in sorted(live.items())))
-        n, a = live.get(start, (0, 0))
-        live[start] = (max(0, n + count), max(0, a + amount))
-        return Holds(self.lease, tuple((s, *rest) for s, rest in sorted(live.items()) if rest[0]))
+        kept = []
+        for slot in self._live(now):
+            if slot[0] == start:
+                count, amount = max(0, slot[1] + count), max(0, slot[2] + amount)
+            else:
+                kept.append(slot)
+        if count > 0:
+            kept.append((start, count, amount))
+            kept.sort()
+        return Holds(self.lease, tuple(kept))

@@ -28,7 +28,9 @@ class LocalBreakers(Generic[K]):
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._fresh = Breaker(policy or BreakerPolicy())
+        self._counts_successes = self._fresh.policy.share is not None
         self._cap, self._clock = cap, clock
+        self._room = cap
         self._breakers: dict[K, Breaker] = {}
         self._lock = threading.Lock()
 
@@ -43,25 +45,22 @@ class LocalBreakers(Generic[K]):
         while True:
             old = self._breakers.get(key, self._fresh)
             new = change(old)
-            if new is old:
+            if new is old or self._replaced(key, old, new):
                 return new
-            with self._lock:
-                if self._breakers.get(key, self._fresh) is old:
-                    self._breakers[key] = new
-                    if len(self._breakers) > self._cap:
-                        self._drop_unused()
-                    return new
 
     def admit(self, key: K) -> int:
         """Let one try in, or raise `BreakerOpen`. What comes back is the token for its outcome."""
-        found = self._breakers.get(key, self._fresh)
-        if found.opened is None and not found.forced:
-            return found.token
-        return self.update(key, lambda breaker: breaker.admit(self._clock())).token
+        while True:
+            old = self._breakers.get(key, self._fresh)
+            if old.opened is None and not old.forced:
+                return old.token
+            new = old.admit(self._clock())
+            if new is old or self._replaced(key, old, new):
+                return new.token
 
     def succeeded(self, key: K, token: int) -> None:
-        found = self._breakers.get(key)
-        if found is not None:
+        found = self._breakers.get(key, self._fresh)
+        if found.failures or found.opened is not None or self._counts_successes:
             self.update(key, lambda breaker: breaker.succeeded(token, self._clock()))
 
     def failed(self, key: K, token: int) -> None:
@@ -76,9 +75,21 @@ class LocalBreakers(Generic[K]):
         """``with breakers.guarded(key):``, in which an exception that ``counts`` is a failure."""
         return Guarded(self, key, counts)
 
+    def _replaced(self, key: K, old: Breaker, new: Breaker) -> bool:
+        """False if somebody else was faster: then the decision has to be made again."""
+        with self._lock:
+            if self._breakers.get(key, self._fresh) is not old:
+                return False
+            self._breakers[key] = new
+            if len(self._breakers) > self._room:
+                self._drop_unused()
+            return True
+
     def _drop_unused(self) -> None:
         for key in [key for key, breaker in self._breakers.items() if breaker.is_unused]:
             del self._breakers[key]
+        # If nearly all of them have to stay, not every new one is a reason to go through them again.
+        self._room = max(self._cap, len(self._breakers) * 11 // 10)
 
 
 class Guarded(Generic[K]):

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from agentapp.guardrails.holds import Hold, Holds
-from agentapp.guardrails.moments import elapsed
+from agentapp.guardrails.moments import recent, slot_start
 
 SLOTS = 10
 # However often one user fails, it counts no more than this within a window, so that one alone
@@ -39,10 +39,10 @@ class Outage:
     slots: tuple[Slot, ...] = ()
 
     def began(self, now: float) -> Outage:
-        return replace(self, running=self.running.take(self.running.hold(0, now), now))
+        return Outage(self.policy, self.running.take(self.running.hold(0, now), now), self.slots)
 
     def ended(self, since: float, now: float) -> Outage:
-        return replace(self, running=self.running.give_back(Hold(since, 0), now))
+        return Outage(self.policy, self.running.give_back(Hold(since, 0), now), self.slots)
 
     def succeeded(self, now: float) -> Outage:
         return self._noted(None, now)
@@ -53,7 +53,7 @@ class Outage:
 
     def cleared(self) -> Outage:
         """Without the memory of failures, once the model was seen to work again."""
-        return replace(self, slots=())
+        return Outage(self.policy, self.running)
 
     def is_down(self, now: float) -> bool:
         failures = self._failures(now)
@@ -65,6 +65,8 @@ class Outage:
         return len(self._failures(now))
 
     def as_json(self) -> dict[str, Any]:
+        if not self.slots and not self.running.slots:
+            return {}
         state: dict[str, Any] = {
             "running": self.running.as_json(),
             "slots": [[start, good, dict(bad)] for start, good, bad in self.slots],
@@ -82,17 +84,17 @@ class Outage:
             counts.update(dict(bad))
         return counts
 
-    def _live(self, now: float) -> tuple[Slot, ...]:
+    def _live(self, now: float) -> list[Slot]:
         lasts = self.policy.window * (1 + 1 / SLOTS)
-        return tuple(slot for slot in self.slots if elapsed(slot[0], now) < lasts)
+        return recent(self.slots, lasts, now)
 
     def _noted(self, user: str | None, now: float) -> Outage:
+        start = slot_start(now, self.policy.window / SLOTS)
         live = self._live(now)
-        start = now - now % (self.policy.window / SLOTS)
         _, good, bad = next((slot for slot in live if slot[0] == start), (start, 0, ()))
         if user is None:
             good += 1
         else:
             bad = tuple((Counter(dict(bad)) + Counter([user])).items())
-        others = tuple(slot for slot in live if slot[0] != start)
-        return replace(self, slots=tuple(sorted((*others, (start, good, bad)))))
+        others = [slot for slot in live if slot[0] != start]
+        return Outage(self.policy, self.running, tuple(sorted([*others, (start, good, bad)])))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from agentapp.errors import Busy
 from agentapp.guardrails.holds import Hold, Holds
@@ -20,7 +20,7 @@ class Room:
     def enter(self, now: float) -> Room:
         if self.limit is not None and (used := self.holds.count(now)) >= self.limit:
             raise Busy(limit=self.limit, used=used, retry_after=PATIENCE)
-        return replace(self, holds=self.holds.take(self.holds.hold(0, now), now))
+        return Room(self.limit, self.holds.take(self.holds.hold(0, now), now))
 
     def leave(self, since: float, now: float) -> Room:
-        return replace(self, holds=self.holds.give_back(Hold(since, 0), now))
+        return Room(self.limit, self.holds.give_back(Hold(since, 0), now))

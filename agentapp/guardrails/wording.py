@@ -3,64 +3,100 @@
 from __future__ import annotations
 
 from math import ceil
+from typing import NamedTuple
 
 from agentapp.errors import BreakerOpen, BudgetExhausted, Busy, GuardrailRefused, RateLimited
 
+AGAIN = "Try again in {}."
+OPERATOR = "An operator can raise the limit."
+DAYS_FROM = 172_800  # from two days on, nobody counts seconds
+
+
+class Told(NamedTuple):
+    """A refusal in words. The wait stands apart, with {} for the time, because on a page it counts down;
+    it is empty if nobody knows the time.
+    """
+
+    reason: str
+    wait: str = ""
+    more: str = ""
+
 
 def explained(refusal: GuardrailRefused) -> str:
+    reason, wait, more = told(refusal)
+    return " ".join(part for part in (reason, wait.replace("{}", clock(refusal.retry_after)), more) if part)
+
+
+def told(refusal: GuardrailRefused) -> Told:
     match refusal:
         case BreakerOpen():
-            return f"{_paused(refusal)} Try again in {clock(refusal.retry_after)}."
+            return _paused(refusal)
         case RateLimited():
-            return f"{_too_fast(refusal)} Try again in {clock(refusal.retry_after)}."
+            return Told(_too_fast(refusal), AGAIN)
         case BudgetExhausted():
             return _spent(refusal)
         case Busy():
-            return f"{_full(refusal)} Try again in a moment."
-    return str(refusal)
+            return Told(_full(refusal), AGAIN)
+    return Told(str(refusal))
 
 
 def clock(seconds: float) -> str:
-    """As on a kitchen timer: 0:42, 14:05, 3:00:00."""
+    """As on a kitchen timer: 0:42, 14:05, 3:00:00; and 18 days if it is that long."""
     whole = max(1, ceil(seconds))
+    if whole >= DAYS_FROM:
+        return f"{ceil(whole / 86_400)} days"
     minutes, left = divmod(whole, 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{left:02}" if hours else f"{minutes}:{left:02}"
 
 
 def dollars(microusd: int) -> str:
-    return f"${microusd / 1_000_000:,.2f}"
+    """Rounded down: what is not used up must not look as if it were."""
+    if 0 < microusd < 10_000:
+        return f"${microusd // 100 / 10_000:.4f}"
+    return f"${microusd // 10_000 / 100:,.2f}"
 
 
-def _paused(refusal: GuardrailRefused) -> str:
-    errors = f"{refusal.used} error{'' if refusal.used == 1 else 's'} in a row"
+def _paused(refusal: GuardrailRefused) -> Told:
     match refusal.scope:
+        case "provider" if not refusal.used:
+            return Told("The model is paused for everybody by an operator.")
         case "provider":
-            return "The model is not answering for anybody right now. It is tried again by itself."
+            return Told("The model is not answering for anybody right now.", AGAIN)
+        case "tenant":
+            return Told("The chats of your organisation are paused by an operator.")
+        case "user" if not refusal.used:
+            return Told("Your chats are paused by an operator.")
         case "user":
-            return f"Your chats are paused: {errors} over all of them. Nobody else is affected."
+            return Told(
+                f"All your chats are paused: {_errors(refusal)}. Nobody else is affected.",
+                AGAIN,
+            )
     if not refusal.used:
-        return "This chat is paused by an operator. Your other chats work."
-    return f"This chat is paused: {errors}. Your other chats work."
+        return Told("This chat is paused by an operator. Your other chats work.")
+    return Told(f"This chat is paused: {_errors(refusal)}. Your other chats work.", AGAIN)
+
+
+def _errors(refusal: GuardrailRefused) -> str:
+    if refusal.used < refusal.limit:
+        return "too many errors lately"  # their share was too high, in whatever order they came
+    return f"{refusal.used} error{'' if refusal.used == 1 else 's'} in a row"
 
 
 def _too_fast(refusal: RateLimited) -> str:
+    if refusal.scope == "login":
+        return "There were too many tries to sign in with a wrong name or password."
     whose = {"user": "of yours", "tenant": "of your organisation's"}.get(refusal.scope, "in this chat")
     return f"That is too fast: at most {refusal.limit:,} messages {whose} {_within(refusal.seconds)}."
 
 
-def _spent(refusal: BudgetExhausted) -> str:
+def _spent(refusal: BudgetExhausted) -> Told:
     if refusal.used < refusal.limit:
-        return (
-            f"All that is left of {_limit(refusal)} is reserved by answers under way. Try again in a moment."
-        )
+        return Told(f"All that is left of {_limit(refusal)} is reserved by answers under way.", AGAIN)
     if refusal.scope == "session":
-        return (
-            f"This chat has used all of {_limit(refusal)}. Start a new chat to go on; what was used still "
-            "counts. An operator can raise the limit."
-        )
-    resets = f"It starts anew in {clock(refusal.retry_after)}, at 00:00 UTC."
-    return f"All of {_limit(refusal)} is used. {resets} An operator can raise the limit."
+        go_on = "Start a new chat to go on; what was used still counts."
+        return Told(f"This chat has used all of {_limit(refusal)}. {go_on}", more=OPERATOR)
+    return Told(f"All of {_limit(refusal)} is used.", "It starts anew in {}, at 00:00 UTC.", OPERATOR)
 
 
 def _limit(refusal: BudgetExhausted) -> str:
@@ -80,6 +116,8 @@ def _full(refusal: GuardrailRefused) -> str:
             return (
                 f"{refusal.used:,} chats of your organisation are answering already, and no more do at once."
             )
+        case "login":
+            return "Too many people are signing in at once."
     return "The server has no room for another answer right now."
 
 

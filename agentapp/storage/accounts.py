@@ -11,7 +11,7 @@ from datetime import timedelta
 
 from argon2 import PasswordHasher
 from argon2.exceptions import InvalidHashError, VerificationError
-from sqlalchemy import CursorResult, Select, delete, select
+from sqlalchemy import CursorResult, Select, delete, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
@@ -30,11 +30,13 @@ USED_UP = "This set-up link was used already or is not the newest one."
 class Accounts:
     def __init__(self, db: Database) -> None:
         self._db = db
-        self._hasher = PasswordHasher()
-        # One hash takes 64 MiB: however many people sign in at once, only a few are computed at once.
+        # What OWASP advises. The library's own default takes all cores for half a second on a busy
+        # small machine, and then one person's sign-in is felt in everybody's answers.
+        self._hasher = PasswordHasher(time_cost=2, memory_cost=19_456, parallelism=1)
+        # However many people sign in at once, only a few hashes are computed at once.
         self._hashing = threading.BoundedSemaphore(os.cpu_count() or 1)
         # What an unknown name is checked against, so that it takes as long as a known one.
-        self._nobody = "$argon2id$v=19$m=65536,t=3,p=4$" + "A" * 22 + "$" + "A" * 43
+        self._nobody = "$argon2id$v=19$m=19456,t=2,p=1$" + "A" * 22 + "$" + "A" * 43
 
     def add(self, name: str, password: str, *, tenant: str = "default", role: Role = "member") -> User:
         clean, tenant_name = check_name(name, "user"), check_name(tenant, "tenant")
@@ -71,17 +73,21 @@ class Accounts:
     def sign_in(self, name: str, password: str) -> tuple[User, str]:
         """Check the pair and open a login. The token is for the cookie; it is nowhere else in clear."""
         with self._db.reading() as db:
-            found = db.execute(_users().where(UserRow.name == _folded(name))).one_or_none()
+            found = db.execute(_users().where(UserRow.name == folded(name))).one_or_none()
             user = _user(*found) if found else None
             kept = found[0].password_hash if found and found[0].disabled_at is None else self._nobody
         self._db.release()
         if self._matches(kept, password) and user is not None:
+            # Made with other parameters, it would take another time than that of an unknown name.
+            fresh = self._hash(password) if self._hasher.check_needs_rehash(kept) else None
             with self._db.writing() as db:
                 # Checking took a while: a password changed or an account locked meanwhile opens nothing.
                 still = select(UserRow.id).where(
                     UserRow.id == user.id, UserRow.password_hash == kept, UserRow.disabled_at.is_(None)
                 )
                 if db.scalar(still.with_for_update()) is not None:
+                    if fresh is not None:
+                        db.execute(update(UserRow).where(UserRow.id == user.id).values(password_hash=fresh))
                     return user, _open_login(db, user.id)
         raise WrongPassword("The name or the password is not right.")
 
@@ -146,7 +152,7 @@ class Accounts:
 
 def check_name(name: str, kind: str) -> str:
     """The name as it is kept: lower case, so that Ann and ann are one person."""
-    clean = _folded(name)
+    clean = folded(name)
     if not 1 <= len(clean) <= MAX_NAME or not all(c.isalnum() or c in "._-@+" for c in clean):
         raise BadRequest(f"A {kind} name has 1 to {MAX_NAME} letters or digits; . - _ + and @ are fine too.")
     return clean
@@ -159,7 +165,8 @@ def check_password(password: str) -> None:
         )
 
 
-def _folded(name: str) -> str:
+def folded(name: str) -> str:
+    """The name as it is looked up."""
     return name.strip().casefold()
 
 
@@ -180,7 +187,7 @@ def _user(row: UserRow, tenant: str) -> User:
 
 
 def _row_named(db: Session, name: str) -> UserRow:
-    row = db.scalar(select(UserRow).where(UserRow.name == _folded(name)))
+    row = db.scalar(select(UserRow).where(UserRow.name == folded(name)))
     if row is None:
         raise NotFound(f"There is no user {name!r}.")
     return row

@@ -6,22 +6,24 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
-from sqlalchemy import Connection, Executable, Select, and_, bindparam, delete, or_, select
-from sqlalchemy.dialects import postgresql, sqlite
-from sqlalchemy.orm import Session
+from sqlalchemy import ColumnElement, Connection, and_, delete, literal_column, select, tuple_
+from sqlalchemy.orm import Session, aliased
 
 from agentapp.guardrails.cell import Key
+from agentapp.storage.accounts import folded
 from agentapp.storage.db import Database
-from agentapp.storage.models import GuardrailCell, Tenant, User
+from agentapp.storage.models import ChatSession, GuardrailCell, Tenant, User
 
-MOST_KEYS = 4
+TABLE = GuardrailCell.__tablename__
+COLUMNS = ("scope", "id", "state", "mark", "updated_at")
 
 
 @dataclass(frozen=True, slots=True)
 class StoredCell:
-    """A row of the list of breakers. ``name`` is the user's or tenant's, if there still is one."""
+    """A row of the list of breakers. ``name`` is the user's or tenant's, and a session's owner's: what a
+    chat is called is for its owner alone.
+    """
 
     key: Key
     name: str
@@ -30,23 +32,21 @@ class StoredCell:
 
 
 class CellStore:
-    """A `guardrails.registry.Store`. Its statements are made once: that costs more than running them."""
+    """A `guardrails.registry.Store`.
+
+    Its statements are texts for the driver: every turn runs four of them, and built by SQLAlchemy
+    they took longer than all the deciding.
+    """
 
     def __init__(self, db: Database) -> None:
         self._db = db
         self._locks = db.engine.dialect.name != "sqlite"  # there the whole transaction is one lock
-        insert = (postgresql.insert if self._locks else sqlite.insert)(GuardrailCell)
-        self._claim = insert.on_conflict_do_nothing()
-        new = insert.excluded
-        self._upsert = insert.on_conflict_do_update(
-            index_elements=["scope", "id"],
-            set_={"state": new.state, "mark": new.mark, "updated_at": new.updated_at},
-        )
-        self._plain = tuple(_states(n) for n in range(MOST_KEYS + 1))
-        # Always in the same order, or two transactions could each wait for the other. The one row
-        # that everybody needs, the provider's, comes last and so is held the shortest.
-        order = (GuardrailCell.scope.desc(), GuardrailCell.id)
-        self._locking = tuple(query.order_by(*order).with_for_update() for query in self._plain)
+        sign = "%s" if self._locks else "?"
+        self._wanted = f"(scope = {sign} AND id = {sign})"
+        insert = f"INSERT INTO {TABLE} ({', '.join(COLUMNS)}) VALUES ({', '.join([sign] * len(COLUMNS))})"  # noqa: S608
+        self._claim = f"{insert} ON CONFLICT DO NOTHING"
+        changed = ", ".join(f"{column} = excluded.{column}" for column in COLUMNS[2:])
+        self._upsert = f"{insert} ON CONFLICT (scope, id) DO UPDATE SET {changed}"
 
     @contextmanager
     def transaction(self) -> Iterator[CellRows]:
@@ -59,39 +59,61 @@ class CellStore:
 
     def look(self, keys: Sequence[Key]) -> Mapping[Key, str]:
         with self._db.reading() as db:
-            return self._selected(db.connection(), keys, self._plain)
+            return self._selected(db.connection(), keys, lock=False)
 
     def listed(self, *, everything: bool = False) -> Iterator[StoredCell]:
         """The cells with something to show, or all of them, a few at a time."""
-        names = (
-            select(GuardrailCell, User.name, Tenant.name)
-            .outerjoin(User, and_(GuardrailCell.scope == "user", User.id == GuardrailCell.id))
-            .outerjoin(Tenant, and_(GuardrailCell.scope == "tenant", Tenant.id == GuardrailCell.id))
-            .order_by(GuardrailCell.scope, GuardrailCell.updated_at.desc(), GuardrailCell.id)
+        cell, whose = GuardrailCell, aliased(User)
+        owner = select(whose.name).where(ChatSession.id == cell.id, _owned_by(whose)).scalar_subquery()
+        query = (
+            select(cell.scope, cell.id, cell.state, cell.updated_at, User.name, Tenant.name, owner)
+            .outerjoin(User, and_(cell.scope == "user", User.id == cell.id))
+            .outerjoin(Tenant, and_(cell.scope == "tenant", Tenant.id == cell.id))
         )
-        query = names if everything else names.where(GuardrailCell.mark != "")
+        if not everything:
+            # Condition and order are those of the index, or SQLite would rather read the whole table.
+            query = query.where(cell.mark != literal_column("''")).order_by(cell.mark.desc())
+        query = query.order_by(cell.scope, cell.updated_at.desc(), cell.id)
         with self._db.reading() as db:
-            for row, user, tenant in db.execute(query.execution_options(yield_per=1000)):
-                yield StoredCell(Key(row.scope, row.id), user or tenant or "", row.state, row.updated_at)
+            for scope, id, state, updated_at, *names in db.execute(query.execution_options(yield_per=1000)):
+                user, tenant, owned_by = names
+                name = owned_by if scope == "session" else user or tenant
+                yield StoredCell(Key(scope, id), name or "", state, updated_at)
 
     def key_of(self, scope: str, name: str) -> Key | None:
-        """The cell of that id or, for a user or tenant, of that name."""
+        """The key of that id or, for a user or tenant, of that name; None if there is no such session, user
+        or tenant, and no cell left of one.
+        """
         with self._db.reading() as db:
-            ids = [name]
+            ids: list[str] = []
+            if scope == "session":
+                ids += db.scalars(select(ChatSession.id).where(ChatSession.id == name, _owned_by(User)))
             for table, owner in ((User, "user"), (Tenant, "tenant")):
                 if scope == owner:
-                    ids += db.scalars(select(table.id).where(table.name == name.casefold()))
-            return next((Key(scope, id) for id in ids if db.get(GuardrailCell, (scope, id))), None)
+                    ids += db.scalars(select(table.id).where(table.id == name))
+                    ids += db.scalars(select(table.id).where(table.name == folded(name)))
+            if not ids and db.get(GuardrailCell, (scope, name)) is not None:
+                ids.append(name)
+            return Key(scope, ids[0]) if ids else None
 
-    def _selected(
-        self, connection: Connection, keys: Sequence[Key], queries: Sequence[Executable]
-    ) -> dict[Key, str]:
-        if not keys:
-            return {}
-        values: dict[str, Any] = {}
-        for n, key in enumerate(keys):
-            values[f"scope{n}"], values[f"id{n}"] = key
-        return {Key(scope, id): state for scope, id, state in connection.execute(queries[len(keys)], values)}
+    def forget(self, scopes: Sequence[str], before: float) -> None:
+        """Remove the cells of these scopes that were not changed since then, and that nobody is at."""
+        cell = GuardrailCell
+        old = select(cell.scope, cell.id).where(cell.scope.in_(scopes), cell.updated_at < before)
+        with self._db.writing() as db:
+            found = [tuple(row) for row in db.execute(old.limit(1000).with_for_update(skip_locked=True))]
+            if found:
+                db.execute(delete(cell).where(tuple_(cell.scope, cell.id).in_(found)))
+
+    def _selected(self, connection: Connection, keys: Sequence[Key], *, lock: bool) -> dict[Key, str]:
+        wanted = " OR ".join([self._wanted] * len(keys))
+        query = f"SELECT scope, id, state FROM {TABLE} WHERE {wanted}"  # noqa: S608 - names of our own
+        if lock:
+            # Always in the same order, or two transactions could each wait for the other. The one
+            # row that everybody needs, the provider's, comes last and so is held the shortest.
+            query += " ORDER BY scope DESC, id FOR UPDATE"
+        found = connection.exec_driver_sql(query, tuple(part for key in keys for part in key))
+        return {Key(scope, id): state for scope, id, state in found}
 
 
 class CellRows:
@@ -101,21 +123,30 @@ class CellRows:
         self._store, self._connection = store, connection
 
     def read(self, keys: Sequence[Key]) -> Mapping[Key, str]:
-        store = self._store
+        store, connection = self._store, self._connection
+        found = store._selected(connection, keys, lock=False)
         if not store._locks:
-            return store._selected(self._connection, keys, store._plain)
-        found = store._selected(self._connection, keys, store._locking)
-        missing = [key for key in keys if key not in found]
+            return found
+        while True:
+            self._claim([key for key in keys if key not in found])
+            found = store._selected(connection, keys, lock=True)
+            if all(key in found for key in keys):  # nobody removed one in between
+                return found
+
+    def _claim(self, missing: list[Key]) -> None:
+        """A row that is not there cannot be locked. Whoever comes first makes it, empty, and the others wait
+        here until that one's transaction has ended. Nothing is locked before that: whoever held one row
+        while making another could meet somebody who does the opposite.
+        """
         if missing:
-            # A row that is not there cannot be locked. Whoever comes first makes it, empty, and the
-            # others wait here until that one's transaction has ended.
-            self._connection.execute(store._claim, [_row(key, "{}", "") for key in missing])
-            found |= store._selected(self._connection, missing, store._locking)
-        return found
+            missing.sort(key=lambda key: key.id)
+            missing.sort(key=lambda key: key.scope, reverse=True)  # the order they are locked in
+            rows = [_row(key, "{}", "") for key in missing]
+            self._connection.exec_driver_sql(self._store._claim, rows)
 
     def write(self, rows: Sequence[tuple[Key, str, str]]) -> None:
         if rows:
-            self._connection.execute(self._store._upsert, [_row(*row) for row in rows])
+            self._connection.exec_driver_sql(self._store._upsert, [_row(*row) for row in rows])
 
     def remove(self, key: Key) -> None:
         self._connection.execute(
@@ -123,13 +154,10 @@ class CellRows:
         )
 
 
-def _row(key: Key, text: str, mark: str) -> dict[str, Any]:
-    return {"scope": key.scope, "id": key.id, "state": text, "mark": mark, "updated_at": time.time()}
+def _row(key: Key, text: str, mark: str) -> tuple[str, str, str, str, float]:
+    return (*key, text, mark, time.time())
 
 
-def _states(count: int) -> Select[str, str, str]:
-    wanted = [
-        and_(GuardrailCell.scope == bindparam(f"scope{n}"), GuardrailCell.id == bindparam(f"id{n}"))
-        for n in range(count)
-    ]
-    return select(GuardrailCell.scope, GuardrailCell.id, GuardrailCell.state).where(or_(False, *wanted))
+def _owned_by(user: type[User]) -> ColumnElement[bool]:
+    """Every session with its owner: for operators, who see whose it is and nothing of what is in it."""
+    return and_(ChatSession.user_id == user.id, ChatSession.tenant_id == user.tenant_id)

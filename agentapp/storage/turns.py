@@ -42,8 +42,9 @@ class Turns:
                 return again
             if alive is not None:
                 raise TurnInProgress(alive)
-            ticket, tools = self._guardrails.admit(self._cells.rows(db), scope, wish)
             history = _history(db, scope)
+            # As late as can be: on PostgreSQL others wait for these rows until the transaction ends.
+            ticket, tools = self._guardrails.admit(self._cells.rows(db), scope, wish)
             turn = _running_turn(scope, chat.agent, key, now, lease, ticket)
             db.add(turn)
             db.flush()
@@ -60,16 +61,20 @@ class Turns:
         now = utc_now()
         running = (in_session(scope, Turn), Turn.id == turn_id, Turn.status == "running")
         with self._db.writing() as db:
+            # The chat comes first, as everywhere here. Whoever had the turn already would wait for the
+            # cells of one who gives this turn up, and that one for the turn.
+            db.execute(select(ChatSession.id).where(this_session(scope)).with_for_update())
             rows = self._cells.rows(db)
             settled = db.execute(update(Turn).where(*running).values(ended_at=now, **_columns(end)))
             if not isinstance(settled, CursorResult) or settled.rowcount != 1:
                 self._guardrails.charge(rows, scope, end.outcome)
                 return False
-            self._guardrails.settle(rows, scope, end.ticket, end.outcome)
             moved = {"agent": end.stays_with, "updated_at": now}
             db.execute(update(ChatSession).where(this_session(scope)).values(**moved))
             if end.reply:
                 db.add(_message(db, scope, turn_id, "assistant", end.reply, now))
+                db.flush()
+            self._guardrails.settle(rows, scope, end.ticket, end.outcome)
             return True
 
     def delete_chat(self, scope: Scope) -> None:

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from flask import Blueprint, Flask, g, redirect, render_template, request, session, url_for
+from flask import Blueprint, Flask, Response, g, redirect, render_template, request, session, url_for
 from flask_login import LoginManager, UserMixin, current_user, login_user, logout_user
 from flask_wtf.csrf import CSRFProtect, generate_csrf
 
-from agentapp.errors import BadRequest, NotFound, WrongPassword
-from agentapp.storage.accounts import LOGIN_LIFETIME, USED_UP
+from agentapp.errors import BadRequest, GuardrailRefused, NotFound, WrongPassword
+from agentapp.storage.accounts import LOGIN_LIFETIME, USED_UP, folded
 from agentapp.storage.values import User
 from agentapp.web.incoming import field, json_token, local_path
 from agentapp.web.negotiation import wants_page
 from agentapp.web.parts import parts
-from agentapp.web.problems import status_of
+from agentapp.web.problems import dated, problem_of, status_of
 
 blueprint = Blueprint("auth", __name__)
 
@@ -83,12 +83,13 @@ def login() -> Any:
     name, password = field("username", most=256), field("password", most=4096)
     target = local_path(field("next", most=2048, default=""))
     try:
-        user, token = parts().accounts.sign_in(name, password)
-    except WrongPassword as error:
+        with parts().sign_ins.counted(folded(name), request.remote_addr or ""):
+            user, token = parts().accounts.sign_in(name, password)
+    except (WrongPassword, GuardrailRefused) as error:
         if not wants_page():
             raise
         page = render_template("login.html", error=str(error), username=name, next=target)
-        return page, status_of(error)
+        return dated(Response(page, status_of(error)), problem_of(error))
     _begin(user, token)
     return redirect(target, 303)
 

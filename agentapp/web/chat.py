@@ -6,7 +6,7 @@ from typing import Any
 
 from flask import Blueprint, Response, jsonify, redirect, render_template, request, url_for
 
-from agentapp.errors import BadRequest, Refused
+from agentapp.errors import BadRequest, GuardrailRefused, Refused
 from agentapp.storage.values import new_id
 from agentapp.turn import Turn, usage_as_json
 from agentapp.web import transcript
@@ -21,15 +21,27 @@ from agentapp.web.incoming import (
     page_number,
     query_text,
 )
+from agentapp.web.limits import limits_view
 from agentapp.web.negotiation import EVENTS, JSON, answer_kind, wants_page
 from agentapp.web.parts import parts, request_id
-from agentapp.web.problems import problem, problem_answer, status_of
+from agentapp.web.problems import dated, problem, problem_answer, problem_of, status_of
 from agentapp.web.sse import EventStream
 
 PAGE_SIZE = 30
 
 # Refusals a person can mend on the spot: the page comes back with the reason and the text still there.
-MENDABLE = frozenset({"invalid-message", "message-too-long", "turn-in-progress", "idempotency-mismatch"})
+MENDABLE = frozenset(
+    {
+        "invalid-message",
+        "message-too-long",
+        "turn-in-progress",
+        "idempotency-mismatch",
+        "breaker-open",
+        "rate-limited",
+        "budget-exhausted",
+        "busy",
+    }
+)
 
 blueprint = Blueprint("chat", __name__, url_prefix="/chat")
 
@@ -61,7 +73,7 @@ def send(session_id: str) -> Any:
     except Refused as error:
         if error.code not in MENDABLE or not wants_page():
             raise
-        return _page(error), status_of(error)
+        return dated(Response(_page(error), status_of(error)), problem_of(error))
     match answer_kind():
         case kind if kind == EVENTS:
             return _event_stream(turn)
@@ -70,6 +82,14 @@ def send(session_id: str) -> Any:
         case _:
             turn.finish()
             return redirect(url_for("chat.show", session_id=session_id, _anchor="latest"), 303)
+
+
+@blueprint.get("/<id:session_id>/limits")
+def limits(session_id: str) -> str:
+    """The part of the page that changes with every turn, by itself."""
+    scope = chat_scope()
+    parts().chats.get(scope)
+    return render_template("_limits.html", limits=limits_view(parts().answering.standing(scope)))
 
 
 @blueprint.post("/<id:session_id>/rename")
@@ -109,14 +129,17 @@ def _page(refusal: Refused | None = None) -> str:
     scope = chat_scope()
     whole = parts().chats.transcript(scope)
     chats, _ = parts().chats.page(scope, size=PAGE_SIZE)
+    running = any(turn.status == "running" for turn in whole.turns)
+    limited = refusal if isinstance(refusal, GuardrailRefused) else None
     return render_template(
         "chat.html",
         chat=whole.chat,
         turns=transcript.turn_views(whole),
         groups=transcript.by_day(chats),
-        running=any(turn.status == "running" for turn in whole.turns),
+        running=running,
         draft=draft() if refusal else "",
-        problem=problem(refusal.code, str(refusal)) if refusal else None,
+        problem=problem_of(refusal) if refusal and not limited else None,
+        limits=limits_view(parts().answering.standing(scope), running=running, refusal=limited),
         idempotency_key=new_id(),
         examples=parts().answering.team.examples,
         max_chars=MAX_MESSAGE,

@@ -8,6 +8,7 @@ from typing import cast
 from flask import current_app, g
 
 from agentapp.config import Settings
+from agentapp.guardrails.sign_in import SignIns
 from agentapp.isolation import RequestScope, ThreadBinder
 from agentapp.storage.accounts import Accounts
 from agentapp.storage.chats import Chats
@@ -22,6 +23,7 @@ class Parts:
     binder: ThreadBinder
     db: Database
     accounts: Accounts
+    sign_ins: SignIns
     chats: Chats
     answering: Answering
     violations: Violations

@@ -17,7 +17,7 @@ from agentapp import errors
 from agentapp.web.negotiation import wants_page
 from agentapp.web.parts import request_id
 
-# code -> status, title, seconds after which trying again makes sense
+# code -> status, title, seconds after which trying again makes sense if the error itself does not know
 TABLE = MappingProxyType(
     {
         "bad-request": (400, "That did not work", None),
@@ -29,13 +29,13 @@ TABLE = MappingProxyType(
         "message-too-long": (413, "Too long", None),
         "invalid-message": (422, "This message cannot be sent", None),
         "idempotency-mismatch": (422, "Sent before with another text", None),
-        "rate-limited": (429, "Too fast", None),
+        "rate-limited": (429, "Too fast", 5),
         "budget-exhausted": (429, "The limit is reached", 60),
         "internal": (500, "Something went wrong", None),
         "turn-failed": (500, "Something went wrong", None),
         "out-of-steps": (502, "No answer found", None),
         "provider-failed": (502, "The model failed", None),
-        "breaker-open": (503, "Paused", None),
+        "breaker-open": (503, "Paused", 30),
         "busy": (503, "Busy", 2),
         "storage-unavailable": (503, "The database is away", 5),
         "provider-timeout": (504, "The model took too long", None),
@@ -57,6 +57,10 @@ def status_of(error: errors.AgentappError) -> int:
     return TABLE[error.code][0]
 
 
+def problem_of(error: errors.AgentappError) -> dict[str, Any]:
+    return problem(error.code, str(error), **more(error))
+
+
 def problem(code: str, detail: str, **extra: Any) -> dict[str, Any]:
     """The body of every error answer."""
     _, title, retry_after = TABLE[code]
@@ -76,7 +80,12 @@ def problem_answer(body: dict[str, Any], status: int | None = None) -> Response:
         answer = Response(render_template("problem.html", problem=body, status=status), status)
     else:
         answer = Response(json.dumps(body), status, mimetype="application/problem+json")
-    if body.get("retry_after") is not None:
+    return dated(answer, body)
+
+
+def dated(answer: Response, body: dict[str, Any]) -> Response:
+    """The answer, with the header that says when to come back, if the body says it."""
+    if body["retry_after"] is not None:
         answer.headers["Retry-After"] = str(body["retry_after"])
     return answer
 
@@ -89,7 +98,7 @@ def _ours(error: errors.AgentappError) -> Any:
         return _unexpected(error)
     if isinstance(error, errors.StorageUnavailable):
         log.error("request %s: storage: %s", request_id(), error.__cause__ or error)
-    return problem_answer(problem(error.code, str(error), **more(error)))
+    return problem_answer(problem_of(error))
 
 
 def more(error: errors.AgentappError) -> dict[str, Any]:

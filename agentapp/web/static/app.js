@@ -148,6 +148,67 @@
 
   const clearNotice = () => byId("notices").replaceChildren();
 
+  /* Limits: what the next message would be refused for, and how much of the budgets is used. The server knows. */
+
+  let counting = 0;
+  let asked = 0; // only the answer to the newest question is shown
+
+  // True if there is a notice now.
+  async function freshLimits({ notSent = false } = {}) {
+    const mine = ++asked;
+    try {
+      const response = await fetch(`/chat/${chatId}/limits`, { headers: { Accept: "text/html" }, credentials: "same-origin" });
+      const fresh = new DOMParser().parseFromString(await response.text(), "text/html");
+      if (mine !== asked || !fresh.getElementById("limits")) return false;
+      if (notSent) fresh.querySelector("#limit p")?.prepend(element("strong", "", "Not sent."), " ");
+      const focused = byId("limit").contains(document.activeElement);
+      for (const id of ["limit", "meters"]) byId(id).replaceChildren(...fresh.getElementById(id).childNodes);
+      if (focused) box.focus();
+    } catch {
+      return false; // What the page says then is older, and still the best there is.
+    }
+    countDown();
+    return Boolean(byId("limit").children.length);
+  }
+
+  function clearLimit() {
+    asked += 1;
+    clearInterval(counting);
+    byId("limit").replaceChildren();
+  }
+
+  function countDown() {
+    clearInterval(counting);
+    const wait = document.querySelector("#limit [data-seconds]");
+    if (!wait) return;
+    const end = Date.now() + wait.dataset.seconds * 1000;
+    const digits = wait.querySelector(".clock");
+    counting = setInterval(() => {
+      const left = Math.ceil((end - Date.now()) / 1000);
+      if (left > 0) {
+        digits.textContent = timer(left);
+        return;
+      }
+      clearInterval(counting);
+      wait.textContent = "Try again now.";
+      waitOver();
+    }, 250);
+  }
+
+  async function waitOver() {
+    await pause(Math.random() * 1000); // Whoever waited for the same thing would ask in the same moment.
+    if (busy) return; // The end of the turn brings what is true then.
+    await freshLimits();
+    if (!busy && !byId("limit").children.length) say("You can send again.");
+  }
+
+  function timer(seconds) {
+    const two = (number) => String(number).padStart(2, "0");
+    const hours = Math.floor(seconds / 3600);
+    const minutes = Math.floor(seconds / 60) % 60;
+    return `${hours ? `${hours}:${two(minutes)}` : minutes}:${two(seconds % 60)}`;
+  }
+
   function signedOut() {
     const back = encodeURIComponent(location.pathname);
     notice("Your draft is kept.", { strong: "You are signed out.", link: { text: "Sign in again", href: `/login?next=${back}` } });
@@ -299,16 +360,16 @@
       this.doing("");
     }
 
-    tool_completed({ call_id, output, failed }) {
+    tool_completed({ call_id, output, failed, limited }) {
       const details = this.tools.get(call_id);
       if (!details) return;
-      this.tool(details, failed ? "failed" : "done");
+      this.tool(details, limited ? "limited" : failed ? "failed" : "done");
       details.querySelector(".io").lastChild.textContent = written(output);
     }
 
     tool(details, state) {
       details.dataset.state = state;
-      details.querySelector(".state").textContent = state;
+      details.querySelector(".state").textContent = state === "limited" ? "limit reached" : state;
     }
 
     text({ text }) {
@@ -459,14 +520,16 @@
     key.value = newKey();
     keyBelongsTo = null;
     drafts.keep(draftKey, box.value);
+    clearLimit();
   }
 
-  function explain(status, problem) {
+  async function explain(status, problem) {
     if (status === 401) {
       signedOut();
       return;
     }
     if (problem.code === "idempotency-mismatch") key.value = newKey();
+    if (problem.scope && (await freshLimits({ notSent: true }))) return;
     const reload = problem.code === "csrf" ? { text: "Reload the page", href: location.pathname } : null;
     notice(problem.detail || "Your message is kept. Please try again.", { strong: problem.title || `The server answered ${status}.`, link: reload });
   }
@@ -492,6 +555,7 @@
     clearNotice();
     setBusy(false);
     say(status === "completed" ? "Answer complete" : status === "failed" ? "" : "The answer has ended");
+    freshLimits();
   }
 
   function rename(title) {
@@ -633,6 +697,7 @@
 
   if (!touch.matches) byId("tip").textContent = "Enter to send, Shift + Enter for a new line.";
   decorate(turns);
+  countDown();
   box.disabled = false;
   write(box.value || drafts.read(draftKey));
   if (main.dataset.running === "true") catchUp(null);

@@ -6,7 +6,7 @@ import itertools
 import json
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Literal, NamedTuple
 
@@ -142,7 +142,7 @@ def shown(stored: StoredCell, cell: Cell, now: float) -> Shown:
 
 def as_json(rows: Iterable[Shown]) -> Iterator[str]:
     """The lines of one JSON list, with one row on each."""
-    texts = (json.dumps(asdict(row)) for row in rows)
+    texts = (json.dumps({name: getattr(row, name) for name in row.__slots__}) for row in rows)
     last = next(texts, None)
     if last is None:
         yield "[]"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import logging
 import os
@@ -41,18 +42,20 @@ class Peer:
     name: str
     keys: str
     call: Work  # lets a no-op through and notes its success
-    refuse: Work  # raises ``refused``
-    refused: type[Exception]
+    refusal: Work  # asks an open one, and catches what it raises
     guarded: Callable[[Work], Work]  # any work behind one closed breaker, ready to be called
     one: Callable[[str], object]  # a breaker for this key that has seen one failure, to be weighed
 
-    def refusal(self) -> None:
+
+def caught(refuse: Work, refused: type[Exception]) -> Work:
+    def refusal() -> None:
         try:
-            self.refuse()
-        except self.refused:
-            pass
-        else:
-            raise AssertionError(f"{self.name} let a call through that it should have refused")
+            refuse()
+        except refused:
+            return
+        raise AssertionError("a call was let through that should have been refused")
+
+    return refusal
 
 
 class ByKey:
@@ -70,10 +73,8 @@ class ByKey:
 
 
 def ignoring_failure(work: Work) -> None:
-    try:
+    with contextlib.suppress(Failure):
         work()
-    except Failure:
-        pass
 
 
 def tripped(breaker: Any, refused: type[Exception], call: Callable[[Any, Work], object]) -> Any:
@@ -100,8 +101,7 @@ def circuitbreaker_one() -> Peer:
         "circuitbreaker",
         "one object, no keys, no lock",
         make(no_op),
-        open_one,
-        CircuitBreakerError,
+        caught(open_one, CircuitBreakerError),
         make,
         lambda key: _failed_once(CircuitBreaker(failure_threshold=3, name=key)(fail)),
     )
@@ -121,8 +121,7 @@ def circuitbreaker_by_key() -> Peer:
         "circuitbreaker",
         "a dict behind a lock",
         lambda: breakers[KEY](),
-        lambda: failing[OPEN_KEY](),
-        CircuitBreakerError,
+        caught(lambda: failing[OPEN_KEY](), CircuitBreakerError),
         lambda work: ByKey(partial(make, work=work))[KEY],
         lambda key: _failed_once(make(key, fail)),
     )
@@ -171,8 +170,7 @@ def _pybreaker(name: str, make: Callable[[str], Any]) -> Peer:
         name,
         "a dict behind a lock",
         lambda: breakers[KEY].call(no_op),
-        lambda: breakers[OPEN_KEY].call(no_op),
-        CircuitBreakerError,
+        caught(lambda: breakers[OPEN_KEY].call(no_op), CircuitBreakerError),
         lambda work: lambda: breakers[KEY].call(work),
         failed_once,
     )
@@ -209,8 +207,7 @@ def purgatory() -> Peer:
         "purgatory",
         "its own, no lock",
         lambda: call(KEY, no_op),
-        refuse,
-        OpenedState,
+        caught(refuse, OpenedState),
         lambda work: lambda: call(KEY, work),
         failed_once,
     )
@@ -234,8 +231,7 @@ def interlock() -> Peer:
         "interlock-cb",
         "its own registry",
         lambda: breakers.get(KEY).call_sync(no_op),
-        lambda: breakers.get(OPEN_KEY).call_sync(no_op),
-        CircuitOpenError,
+        caught(lambda: breakers.get(OPEN_KEY).call_sync(no_op), CircuitOpenError),
         lambda work: lambda: breakers.get(KEY).call_sync(work),
         failed_once,
     )
@@ -262,8 +258,7 @@ def resilient_circuit() -> Peer:
         "resilient-circuit",
         "a dict behind a lock",
         lambda: breakers[KEY](),
-        lambda: failing[OPEN_KEY](),
-        ProtectedCallError,
+        caught(lambda: failing[OPEN_KEY](), ProtectedCallError),
         lambda work: ByKey(partial(make, work=work))[KEY],
         lambda key: _failed_once(make(key, fail)),
     )

@@ -207,6 +207,21 @@ def reserved(found: Mapping[tuple[str, str], dict[str, Any]]) -> dict[tuple[str,
     return {key: some for key, some in held.items() if any(some)}
 
 
+def let_cool_down(url: str, scope: str) -> None:
+    """The one open breaker of that scope, as it will be when its cool-down is over: put back in the row."""
+    ((key, cell),) = [(k, c) for k, c in cells(url).items() if k[0] == scope and c["mark"] == "open"]
+    del cell["mark"]
+    cell["breaker"]["opened"] -= cell["breaker"]["cooldown"] + 1
+    engine = make_engine(url)
+    try:
+        with engine.begin() as connection:
+            row = {"state": json.dumps(cell), "scope": key[0], "id": key[1]}
+            change = "UPDATE guardrail_cells SET state = :state WHERE scope = :scope AND id = :id"
+            connection.execute(text(change), row)
+    finally:
+        engine.dispose()
+
+
 def wait_for_half_open(url: str, scope: str) -> None:
     """Until the one open breaker of that scope has cooled down."""
     (breaker,) = breakers(url, scope)

@@ -90,9 +90,7 @@ class World:
         return Four(*(self.kind.fresh(k) if text is None else self.kind.load(k, text) for k, text in found))
 
     def save(self, session: str, cells: Four) -> None:
-        self.texts |= {
-            key: self.kind.dump(cell) for key, cell in zip(self.keys(session), cells, strict=True)
-        }
+        self.texts |= {key: self.kind.dump(cell) for key, cell in zip(self.keys(session), cells, strict=True)}
 
     def begin(self, session: str, now: float, wish: Wish = PLENTY) -> Begun:
         before = self.cells(session)

@@ -15,9 +15,11 @@ from argon2.exceptions import VerifyMismatchError
 from flask import Flask, request
 from flask.testing import FlaskClient
 from flask_login.utils import encode_cookie
+from sqlalchemy import text
 from werkzeug.test import TestResponse
 
 from agentapp.config import Settings
+from agentapp.isolation import RequestScope
 from agentapp.storage.accounts import Accounts
 from agentapp.web.parts import Parts
 from tests.people import JSON, PAGE, PASSWORD, Person, csrf_of, person, sign_in
@@ -241,10 +243,28 @@ def test_passwords_are_kept_as_argon2id(settings: Settings, ann: Person, bob: Pe
     assert first != second, "the same password must not look the same twice"
 
 
-def test_production_hashes_with_64_mib(parts: Parts) -> None:
+def test_production_hashes_as_owasp_advises(parts: Parts) -> None:
     found = extract_parameters(Accounts(parts.db)._hash(PASSWORD))
-    assert found.memory_cost >= 64 * 1024
-    assert found.time_cost >= 3
+    assert found.memory_cost >= 19 * 1024
+    assert found.time_cost >= 2
+
+
+def test_a_hash_with_other_parameters_is_replaced_and_all_who_sign_in_at_once_get_in(parts: Parts) -> None:
+    parts.accounts.add("old", PASSWORD)
+    newer = Accounts(parts.db)
+    newer._hasher = PasswordHasher(time_cost=2, memory_cost=16, parallelism=1)
+    start = threading.Barrier(6)
+
+    def sign_in(_: int) -> str:
+        start.wait(10)
+        with parts.binder.bound(RequestScope(request_id="r")):
+            return newer.sign_in("old", PASSWORD)[0].name
+
+    with ThreadPoolExecutor(6) as pool:
+        assert list(pool.map(sign_in, range(6))) == ["old"] * 6
+    with parts.db.writing() as db:
+        kept = db.execute(text("SELECT password_hash FROM users WHERE name = 'old'")).scalar_one()
+    assert extract_parameters(kept).time_cost == 2
 
 
 def test_the_cookies_token_is_nowhere_in_the_database_in_clear(

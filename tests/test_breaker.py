@@ -97,15 +97,29 @@ class BreakerMachine(RuleBasedStateMachine):
         assert full * (1 - self.policy.jitter) <= self.real.cooldown <= full <= self.policy.cooldown_max
         self.naive.cooldown = self.real.cooldown
 
-    @rule()
-    def somebody_resets_it(self) -> None:
-        self.naive.close()
-        self.real = self.real.reset()
+    @rule(tries=st.integers(1, 4))
+    def some_fail_in_a_row(self, tries: int) -> None:
+        for _ in range(tries):
+            self.somebody_tries()
+            self._tell(self.tokens[-1] if self.tokens else (0, 0), "failed")
 
-    @rule(state=st.sampled_from(["open", "closed"]))
-    def somebody_forces_it(self, state: Literal["open", "closed"]) -> None:
-        self.naive.force(state)
-        self.real = self.real.force(state)
+    @rule(outcome=OUTCOMES)
+    def the_next_probe_ends(self, outcome: str) -> None:
+        self.the_wait_is_waited_out()
+        self.clock.advance(0.125)
+        self.somebody_tries()
+        self._tell(self.tokens[-1] if self.tokens else (0, 0), outcome)
+
+    @rule()
+    def the_next_probe_is_lost(self) -> None:
+        self.the_wait_is_waited_out()
+        self.clock.advance(0.125)
+        self.somebody_tries()
+
+    @rule(state=st.sampled_from(["", "", "open", "closed"]))
+    def an_operator_resets_or_forces_it(self, state: Literal["", "open", "closed"]) -> None:
+        self.naive.force(state) if state else self.naive.close()
+        self.real = self.real.force(state) if state else self.real.reset()
 
     @rule()
     def it_is_written_down_and_read_again(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
@@ -204,19 +205,18 @@ def test_without_script_a_pause_is_told_and_nothing_is_lost(opened: Opened) -> N
     assert box(page) == "not to be lost"
     assert len(page.all("#turns > .turn")) == 3
     assert not page.all("meta[http-equiv]")
-
-    def gone_through() -> bool:
-        page.find("#send").click()
-        return page.status_of_last() == "completed"
-
-    page.until(gone_through)
+    time.sleep(float(page.find("#limit [data-seconds]").get_attribute("data-seconds") or 0))
+    page.find("#send").click()
+    page.until(lambda: page.status_of_last() == "completed")
     assert "not to be lost" in page.last_reply()
     assert notice(page) == ""
 
 
 def test_without_script_a_chat_without_tokens_offers_a_new_one(opened: Opened) -> None:
     page = opened({"AGENTAPP_BUDGET_SESSION_TOKENS": "1000"}, script=False)
-    page.until(lambda: "used all of its 1,000 tokens" in notice(page) or send(page, "/long 300"))
+    sent(page, "/long 300")
+    sent(page, "/long 300")
+    assert "This chat has used all of its 1,000 tokens." in notice(page)
     send(page, "not to be lost")
     page.until(lambda: "Not sent." in notice(page))
     assert box(page) == "not to be lost"

@@ -38,9 +38,7 @@ class BudgetMachine(RuleBasedStateMachine):
     than they reserved, and some settle long after they were given up.
     """
 
-    @initialize(
-        limit=st.one_of(st.none(), st.integers(1, 1_000)), period=PERIODS, room=st.integers(1, 4)
-    )
+    @initialize(limit=st.one_of(st.none(), st.integers(1, 1_000)), period=PERIODS, room=st.integers(1, 4))
     def begin(self, limit: int | None, period: str, room: int) -> None:
         self.clock = Clock()
         self.allowance = Allowance(limit, period)  # type: ignore[arg-type]

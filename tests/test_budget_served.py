@@ -40,7 +40,7 @@ KINDS = (
     '[[tool:unheard_of {"a": 1}]] a loop',  # asked again with what the tool said
     f'[[tool:hand_over {{"to": "maths", "task": "{TASK}"}}]]',  # three calls, two agents, one tool
     "[[status:500]]",  # tried three times
-    "[[cut:700]]",  # before anything was said, so that is tried three times too, and paid three times
+    "[[cut:470]]",  # before anything was said: tried three times too, and paid three times
     "[[cut:1500]] " + "word " * 200,  # in the middle of what is said: not tried again
     "[[error-event:overloaded_error]]",
     "[[stop:max_tokens]] long",

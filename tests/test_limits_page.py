@@ -140,7 +140,7 @@ def draft_of(html: str) -> str:
 
 
 def turns_of(who: Person, chat: str) -> list[dict[str, Any]]:
-    turns: list[dict[str, Any]] = who.get(f"/chat/{chat}/export.json").json["turns"]
+    turns: list[dict[str, Any]] = json.loads(who.get(f"/chat/{chat}/export.json").text)["turns"]
     return turns
 
 

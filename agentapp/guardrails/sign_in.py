@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import ipaddress
 import itertools
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -22,7 +23,8 @@ NAME, ADDRESS = "login-name", "login-address"
 # Many people may share an address: an office, a school.
 NAMES_AT_AN_ADDRESS = 5
 LEASE = 120.0  # a check takes far less, even in a long queue: after this its worker is dead
-PAUSE, PAUSES = 0.2, 50  # how often, and how many times, to look again while all tries left are under way
+AT_ONCE = 2  # of each process: few enough that the tries under way leave room below any sensible limit
+PATIENCE = 10.0
 SWEEP_EVERY = 100  # failed tries of this process
 
 
@@ -35,11 +37,12 @@ class SignIns:
     """A try is let in only if, should it and all that are under way fail, the limit would still be kept.
 
     So however many come at once, no more passwords are checked than the limit says; and however
-    many come at once with the right one, all get in, a few at a time.
+    many come at once with the right one, all get in, a few at a time: hashing takes a core each.
     """
 
     def __init__(self, guardrails: Guardrails, store: SignInStore, rate: tuple[int, float] | None) -> None:
         self._guardrails, self._store, self._rate = guardrails, store, rate
+        self._gate = threading.BoundedSemaphore(AT_ONCE)
         self._failures = itertools.count()
 
     @contextmanager
@@ -53,35 +56,35 @@ class SignIns:
             yield
             return
         keys = (Key(NAME, _digest(name)), Key(ADDRESS, _digest(network_of(address))))
-        since, failed = self._enter(keys), False
+        with self._few_at_once():
+            since, failed = self._enter(keys), False
+            try:
+                yield
+            except WrongPassword:
+                failed = True
+                raise
+            finally:
+                self._leave(keys, since, failed)
+                if failed:
+                    self._sweep(self._rate[1])
+
+    @contextmanager
+    def _few_at_once(self) -> Iterator[None]:
+        if not self._gate.acquire(timeout=PATIENCE):
+            raise _told(Busy(limit=AT_ONCE, used=AT_ONCE, retry_after=1.0))
         try:
             yield
-        except WrongPassword:
-            failed = True
-            raise
         finally:
-            self._leave(keys, since, failed)
-            if failed:
-                self._sweep(self._rate[1])
+            self._gate.release()
 
     def _enter(self, keys: tuple[Key, Key]) -> float:
-        """The moment to leave with. Waits while every try that is left is being made by others."""
-        for _ in range(PAUSES):
-            try:
-                return self._try_to_enter(keys)
-            except Busy:
-                time.sleep(PAUSE)
-        return self._try_to_enter(keys)
-
-    def _try_to_enter(self, keys: tuple[Key, Key]) -> float:
+        """The moment to leave with."""
         now = self._guardrails.clock()
         try:
             with self._store.transaction() as rows:
                 after = self._guardrails.registry.change(rows, keys, lambda cells: _entered(cells, now))
         except GuardrailRefused as refusal:
-            refusal.scope = "login"  # which of the two it is, is nobody's business
-            refusal.args = (explained(refusal),)
-            raise
+            raise _told(refusal) from None
         return after[0].room.holds.hold(0, now).start
 
     def _leave(self, keys: tuple[Key, Key], since: float, failed: bool) -> None:
@@ -119,8 +122,14 @@ def _entered(cells: tuple[Cell, ...], now: float) -> list[Cell]:
     for cell in cells:
         under_way, rate = cell.room.holds.count(now), cell.bucket.rate
         if rate is not None and cell.bucket.used(now) + under_way >= rate.count:
-            raise Busy(limit=rate.count, used=under_way, retry_after=PAUSE)
+            raise Busy(limit=rate.count, used=under_way, retry_after=1.0)
     return [replace(cell, room=cell.room.enter(now)) for cell in cells]
+
+
+def _told(refusal: GuardrailRefused) -> GuardrailRefused:
+    refusal.scope = "login"  # whether it is the name or the address is nobody's business
+    refusal.args = (explained(refusal),)
+    return refusal
 
 
 def _left(cell: Cell, since: float, failed: bool, now: float) -> Cell:

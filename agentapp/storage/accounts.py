@@ -24,6 +24,7 @@ from agentapp.storage.values import Role, User, new_id, utc_now
 LOGIN_LIFETIME = timedelta(days=30)
 MIN_PASSWORD, MAX_PASSWORD = 8, 1024
 MAX_NAME = 64
+NOT_RIGHT = "The name or the password is not right."
 USED_UP = "This set-up link was used already or is not the newest one."
 
 
@@ -72,6 +73,15 @@ class Accounts:
 
     def sign_in(self, name: str, password: str) -> tuple[User, str]:
         """Check the pair and open a login. The token is for the cookie; it is nowhere else in clear."""
+        # Once more if the hash was replaced meanwhile: by the same person signing in twice at once, or
+        # by a new password, which then has to be the one that was given.
+        found = self._signed_in(name, password) or self._signed_in(name, password)
+        if not found:
+            raise WrongPassword(NOT_RIGHT)
+        return found
+
+    def _signed_in(self, name: str, password: str) -> tuple[User, str] | None:
+        """None if what was checked is no longer so. Raises `WrongPassword` if the pair is not right."""
         with self._db.reading() as db:
             found = db.execute(_users().where(UserRow.name == folded(name))).one_or_none()
             user = _user(*found) if found else None
@@ -89,7 +99,8 @@ class Accounts:
                     if fresh is not None:
                         db.execute(update(UserRow).where(UserRow.id == user.id).values(password_hash=fresh))
                     return user, _open_login(db, user.id)
-        raise WrongPassword("The name or the password is not right.")
+            return None
+        raise WrongPassword(NOT_RIGHT)
 
     def user_of(self, token: str) -> User | None:
         """Whose live login this is. A login that ended, expired or belongs to a disabled user is nobody's."""

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from sqlalchemy import ColumnElement, Connection, and_, delete, literal_column, select, tuple_
+from sqlalchemy import ColumnElement, Connection, and_, delete, select, tuple_
 from sqlalchemy.orm import Session, aliased
 
 from agentapp.guardrails.cell import Key
@@ -71,8 +71,8 @@ class CellStore:
             .outerjoin(Tenant, and_(cell.scope == "tenant", Tenant.id == cell.id))
         )
         if not everything:
-            # Condition and order are those of the index, or SQLite would rather read the whole table.
-            query = query.where(cell.mark != literal_column("''")).order_by(cell.mark.desc())
+            # First by what the index is by, or SQLite would rather read the whole table.
+            query = query.where(cell.mark != "").order_by(cell.mark.desc())
         query = query.order_by(cell.scope, cell.updated_at.desc(), cell.id)
         with self._db.reading() as db:
             for scope, id, state, updated_at, *names in db.execute(query.execution_options(yield_per=1000)):

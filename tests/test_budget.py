@@ -310,6 +310,16 @@ def test_a_late_settlement_gives_nothing_back_that_others_hold() -> None:
     assert both.used(later) == 10
 
 
+def test_what_is_given_back_under_a_moved_clock_never_makes_up_for_others() -> None:
+    """Given back while the clock was an hour behind, when its slot was not yet, so to speak."""
+    held = budget(100).reserve(budget(100).fits(60, START), START)
+    hold = held.holds.hold(60, START)
+    back = held.give_back(hold, START - HOUR)
+    assert [back.holds.amount(at) for at in (START - HOUR, START, START + 1)] == [0, 0, 0]
+    other = back.reserve(back.fits(80, START), START)
+    assert (other.holds.count(START), other.holds.amount(START)) == (1, 80)
+
+
 def test_no_more_than_its_room_are_in_at_once_and_the_dead_leave() -> None:
     room = Room(3, Holds(LEASE))
     for _ in range(3):

@@ -25,6 +25,8 @@ NAMES_AT_AN_ADDRESS = 5
 LEASE = 120.0  # a check takes far less, even in a long queue: after this its worker is dead
 AT_ONCE = 2  # of each process: few enough that the tries under way leave room below any sensible limit
 PATIENCE = 10.0
+# While the last tries before the limit are under way elsewhere: what becomes of them is known in a moment.
+PAUSE, PAUSES = 0.05, 20
 SWEEP_EVERY = 100  # failed tries of this process
 
 
@@ -79,6 +81,14 @@ class SignIns:
 
     def _enter(self, keys: tuple[Key, Key]) -> float:
         """The moment to leave with."""
+        for _ in range(PAUSES):
+            try:
+                return self._try_to_enter(keys)
+            except Busy:
+                time.sleep(PAUSE)
+        return self._try_to_enter(keys)
+
+    def _try_to_enter(self, keys: tuple[Key, Key]) -> float:
         now = self._guardrails.clock()
         try:
             with self._store.transaction() as rows:

@@ -310,6 +310,16 @@ class AdmissionMachine(RuleBasedStateMachine):
             self.naive.end(naive, outcome, self.clock.now)
             self.world.end(turn, outcome, self.clock.now)
 
+    @rule(count=st.integers(3, 4))
+    def the_model_fails_for_several_people(self, count: int) -> None:
+        for session in ("A1x", "A2x", "B1x", "B2x")[:count]:
+            self.a_message_is_sent_and_answered(session, Outcome("failed", "provider"))
+
+    @rule(session=st.sampled_from(SESSIONS), outcome=OUTCOMES)
+    def after_the_cooldown_somebody_tries(self, session: str, outcome: Outcome) -> None:
+        self.clock.advance(self.world.cells(session).provider.breaker.wait(self.clock.now) or 0.0)
+        self.a_message_is_sent_and_answered(session, outcome)
+
     @precondition(lambda self: self.running)
     @rule()
     def a_worker_dies(self) -> None:
@@ -375,7 +385,7 @@ def held(world: World, key: Key, text: str, now: float) -> bool:
     return any(one.count(now) or one.amount(now) for one in holds)
 
 
-AdmissionMachine.TestCase.settings = machine_settings(120, 50)
+AdmissionMachine.TestCase.settings = machine_settings(80, 40)
 TestAdmissionMachine = AdmissionMachine.TestCase
 
 

@@ -303,6 +303,13 @@ def test_a_fault_in_the_stream_is_held_against_the_one_whose_it_is(
     assert caught.value.blame == blame
 
 
+def test_an_account_without_credit_is_everybodys_trouble(ask: Any, api: MessagesApi) -> None:
+    api.respond_with(Script(status=400, message="Your credit balance is too low to access the API."))
+    with pytest.raises(ProviderRejected) as caught:
+        ask(call())
+    assert caught.value.blame == "provider"
+
+
 def test_blaming_one_request_blames_no_other(ask: Any, api: MessagesApi) -> None:
     api.respond_with([Script(status=400), Script(status=401)])
     for blame in ("turn", "provider"):

@@ -114,6 +114,145 @@ BUGS = (
         "",
         "tests/test_storage.py::test_a_connection_is_not_used_by_a_forked_child[sqlite]",
     ),
+    Bug(
+        "one breaker for all sessions",
+        "agentapp/guardrails/guard.py",
+        '            Key("session", scope.session_id),\n',
+        '            Key("session", "the one and only"),\n',
+        "tests/test_guardrails.py::test_a_paused_chat_stops_neither_its_users_other_chats_nor_anybody_else",
+    ),
+    Bug(
+        "fresh limits for a new session",
+        "agentapp/guardrails/guard.py",
+        '            Key("user", scope.user_id),\n',
+        '            Key("user", scope.session_id),\n',
+        "tests/test_guardrails.py::test_a_new_chat_is_no_way_around_the_users_limits",
+    ),
+    Bug(
+        "breakers in one worker's memory",
+        "agentapp/guardrails/registry.py",
+        "        if text is None:\n            return self._kind.fresh(key)\n"
+        "        known = self._known.get(key)\n"
+        "        if known is not None and known.text == text:\n",
+        "        known = self._known.get(key)\n        if known is None:\n"
+        "            return self._kind.fresh(key)\n"
+        "        if known is not None:\n",
+        "tests/test_guardrails.py::test_another_worker_and_a_new_start_know_of_the_pause",
+    ),
+    Bug(
+        "eviction that resets a tripped breaker",
+        "agentapp/guardrails/registry.py",
+        "        if text is None:\n            return self._kind.fresh(key)\n"
+        "        known = self._known.get(key)\n",
+        "        known = self._known.get(key)\n        if known is None:\n"
+        "            return self._kind.fresh(key)\n",
+        "tests/test_guardrails.py::test_a_flood_of_other_chats_does_not_push_a_pause_out_of_memory",
+    ),
+    Bug(
+        "a decision by what is remembered, not by the row",
+        "agentapp/guardrails/registry.py",
+        "        if known is not None and known.text == text:\n",
+        "        if known is not None:\n",
+        "tests/test_guardrails.py::test_failures_count_together_whichever_worker_served_them",
+    ),
+    Bug(
+        "a quota that is checked and then counted",
+        "agentapp/storage/cells.py",
+        "            found = store._selected(connection, keys, lock=True)\n",
+        "            found = store._selected(connection, keys, lock=False)\n",
+        "tests/test_registry.py::test_of_twenty_first_calls_at_once_as_many_pass_as_the_bucket_holds[postgresql]",
+    ),
+    Bug(
+        "calls that failed are free",
+        "agentapp/agents/loop.py",
+        "            self.spent += ((call.model, error.usage or Usage()),)\n",
+        "",
+        "tests/test_turn.py::test_every_call_is_charged_to_the_chat_the_user_and_the_tenant",
+    ),
+    Bug(
+        "only the first call is charged",
+        "agentapp/agents/loop.py",
+        "        self.spent += ((call.model, reply.usage),)\n",
+        "        self.spent = self.spent or ((call.model, reply.usage),)\n",
+        "tests/test_turn.py::test_every_call_is_charged_to_the_chat_the_user_and_the_tenant",
+    ),
+    Bug(
+        "one tool limiter for all sessions",
+        "agentapp/agents/loop.py",
+        "        self.called[tool.name] += 1\n",
+        "        self.called[tool.name] += 1\n        CREWS[tool.name] = CREWS.get(tool.name, 0) + 1\n"
+        "        self.called_before = CREWS\n",
+        "tests/test_turn.py::test_calls_of_a_tool_are_counted_over_all_turns_of_a_chat",
+    ),
+    Bug(
+        "no half-open state: paused for good",
+        "agentapp/guardrails/breaker.py",
+        "        left = self.cooldown - elapsed(self.opened, now)\n",
+        "        left = self.cooldown\n",
+        "tests/test_guardrails.py::test_a_pause_ends_with_one_try_that_succeeds",
+    ),
+    Bug(
+        "a trip counted at every failure",
+        "agentapp/guardrails/breaker.py",
+        "        if token != self.token or self.forced:\n            return self\n        more =",
+        "        if self.opened is not None:\n            return replace(self, trips=self.trips + 1)\n"
+        "        more =",
+        "tests/test_breaker.py::test_a_trip_is_counted_once_however_many_are_refused_or_fail_later",
+    ),
+    Bug(
+        "a late success that closes",
+        "agentapp/guardrails/breaker.py",
+        "        if token != self.token or self.forced:\n            return self\n"
+        "        if self.opened is not None:\n",
+        "        if self.forced:\n            return self\n        if self.opened is not None:\n",
+        "tests/test_breaker.py::test_a_late_success_from_before_it_opened_does_not_close_it",
+    ),
+    Bug(
+        "a probe without a lease",
+        "agentapp/guardrails/breaker.py",
+        "(left := self.policy.lease - elapsed(self.probed, now)) > 0",
+        "(left := self.policy.lease) > 0",
+        "tests/test_breaker.py::test_the_lease_frees_a_lost_probe_and_what_it_tells_later_is_ignored",
+    ),
+    Bug(
+        "one user's failures take the model away from all",
+        "agentapp/guardrails/outage.py",
+        "        return len(failures) >= self.policy.users and bad",
+        "        return sum(failures.values()) >= self.policy.users and bad",
+        "tests/test_outage.py::test_one_user_never_takes_the_model_away_however_often_it_fails",
+    ),
+    Bug(
+        "a clock that is put back keeps a chat paused",
+        "agentapp/guardrails/moments.py",
+        "    return 0.0 if since <= now + SLACK else inf\n",
+        "    return 0.0\n",
+        "tests/test_breaker.py::test_a_clock_moved_by_an_hour_keeps_nobody_out_longer",
+    ),
+    Bug(
+        "a dead turn keeps what it reserved",
+        "agentapp/storage/turns.py",
+        "            self._withdraw(db, scope, admission)\n            dead =",
+        "            dead =",
+        "tests/test_turn.py::test_a_dead_turn_is_given_back_once_when_the_next_message_comes",
+    ),
+    Bug(
+        "a seat that is not given back",
+        "agentapp/turn.py",
+        "        except StopIteration:\n            self._leave_seat()\n            raise\n",
+        "        except StopIteration:\n            raise\n",
+        "tests/test_turn.py::test_a_seat_is_given_back_once_however_a_turn_ends",
+    ),
+    Bug(
+        "allowed because the store is away",
+        "agentapp/storage/turns.py",
+        "            ticket, tools = self._guardrails.admit(self._cells.rows(db), scope, wish)\n",
+        "            try:\n"
+        "                ticket, tools = self._guardrails.admit(self._cells.rows(db), scope, wish)\n"
+        "            except Exception as error:\n                if error.code != 'storage-unavailable':\n"
+        "                    raise\n"
+        "                ticket, tools = Pass(0.0, 9999, 9999, 9999, 0, 0, 0), ()\n",
+        "tests/test_guardrails.py::test_if_the_cells_cannot_be_reached_nothing_is_let_in",
+    ),
 )
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import event, text
 
 from agentapp import migrate
 from agentapp.errors import IdempotencyMismatch, NotBound, NotFound, StorageUnavailable, TurnInProgress
@@ -214,26 +214,26 @@ def test_a_turn_that_ends_while_it_is_given_up_is_given_back_once(
 ) -> None:
     """Its own end, and the deletion of its chat or the next message after its lease, at the same moment.
 
-    The end has the turn and waits for the cells, the other has the cells and waits for the turn:
-    unless one of them waits before it has anything.
+    The end has the turn and waits for the chat or the cells, the other has those and waits for the
+    turn: unless one of them waits before it has anything. So the end is held up once it has the turn.
     """
     ann = stores.user("ann")
     chat, elsewhere = stores.chat(ann), stores.chat(ann)
     running = stores.begin(elsewhere, "stays")
     begun = stores.begin(chat, "hello", lease=timedelta(seconds=-1) if other == "begin" else LEASE)
     ending, given_up = threading.Event(), threading.Event()
-    settle, withdraw = stores.guardrails.settle, stores.guardrails.withdraw
+    withdraw = stores.guardrails.withdraw
 
-    def settle_slowly(*args: Any) -> None:
-        ending.set()
-        given_up.wait(1)
-        settle(*args)
+    def hold_up(conn: Any, cursor: Any, statement: str, *rest: Any) -> None:
+        if statement.startswith("UPDATE turns") and not ending.is_set():
+            ending.set()
+            given_up.wait(1)
 
     def tell_when_withdrawn(*args: Any) -> None:
         withdraw(*args)
         given_up.set()
 
-    monkeypatch.setattr(stores.guardrails, "settle", settle_slowly)
+    event.listen(stores.db.engine, "after_cursor_execute", hold_up)
     monkeypatch.setattr(stores.guardrails, "withdraw", tell_when_withdrawn)
     with ThreadPoolExecutor(2) as pool:
         end = pool.submit(stores.turns.settle, chat, begun.turn_id, done(begun))
@@ -243,7 +243,7 @@ def test_a_turn_that_ends_while_it_is_given_up_is_given_back_once(
         else:
             after = pool.submit(stores.begin, chat, "next").result(20)
         assert end.result(20), "it came first"
-    monkeypatch.undo()
+    event.remove(stores.db.engine, "after_cursor_execute", hold_up)
     if other == "begin":
         assert stores.turns.settle(chat, after.turn_id, done(after))
     held = stores.held(elsewhere)

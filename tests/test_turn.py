@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from flask import Flask
-from sqlalchemy import event, update
+from sqlalchemy import event, select, update
 
 from agentapp.agents.prices import Prices
 from agentapp.agents.provider import Message, Reply, Usage
@@ -37,6 +37,7 @@ from agentapp.errors import (
 from agentapp.guardrails.admission import Four
 from agentapp.guardrails.cell import Key
 from agentapp.isolation import Scope, UserScope
+from agentapp.storage.models import GuardrailCell
 from agentapp.storage.models import Turn as StoredTurn
 from agentapp.storage.values import utc_now
 from agentapp.turn import HISTORY_CHARS, Answering, Turn, history
@@ -690,6 +691,9 @@ def test_a_chat_deleted_while_it_answers_gives_back_and_still_pays(
     assert told().used[1:] == (20, 20), "10 tokens in, 5 out"
     other.close()
     assert (told().running, told().reserved[1:], told().used[1:]) == ((0, 0, 0), (0, 0), (40, 40))
+    with parts.db.writing() as db:
+        left = db.scalars(select(GuardrailCell.id).where(GuardrailCell.scope == "session")).all()
+    assert left == [other.scope.session_id], "the deleted chat's own cell is gone with it"
 
 
 def lose(parts: Parts, turn: Turn) -> None:

@@ -174,9 +174,9 @@ class TurnLoop:
         per_turn = _tighter(tool.per_turn, self.limits.tool_calls_turn)
         per_session = _tighter(tool.per_session, self.limits.tool_calls_session)
         if per_turn is not None and this_turn >= per_turn:
-            return bad_result(call, f"it may be called {per_turn} times in a turn, and was")
+            return bad_result(call, f"its limit of {per_turn:,} a turn is reached")
         if per_session is not None and before + this_turn >= per_session:
-            return bad_result(call, f"it may be called {per_session} times in a chat, and was")
+            return bad_result(call, f"its limit of {per_session:,} a chat is reached")
         self.called[tool.name] += 1
         return None
 

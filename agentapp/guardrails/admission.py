@@ -213,7 +213,7 @@ def _judged(
     if breaker.opened is not None:
         return breaker.failed(token, now), outage
     outage = outage.failed(user_id, now)
-    if outage.is_down(now):
+    if outage.is_down(now) and not breaker.forced:
         # With how many people it failed: none would mean that an operator paused it.
         breaker = replace(breaker, failures=outage.users_failing(now)).tripped(now)
     return breaker, outage

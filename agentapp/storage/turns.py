@@ -63,11 +63,13 @@ class Turns:
         with self._db.writing() as db:
             # The chat comes first, as everywhere here. Whoever had the turn already would wait for the
             # cells of one who gives this turn up, and that one for the turn.
-            db.execute(select(ChatSession.id).where(this_session(scope)).with_for_update())
+            chat = db.scalar(select(ChatSession.id).where(this_session(scope)).with_for_update())
             rows = self._cells.rows(db)
             settled = db.execute(update(Turn).where(*running).values(ended_at=now, **_columns(end)))
             if not isinstance(settled, CursorResult) or settled.rowcount != 1:
                 self._guardrails.charge(rows, scope, end.outcome)
+                if chat is None:  # deleted: its own cell went with it
+                    rows.remove(Key("session", scope.session_id))
                 return False
             moved = {"agent": end.stays_with, "updated_at": now}
             db.execute(update(ChatSession).where(this_session(scope)).values(**moved))

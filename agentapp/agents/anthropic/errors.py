@@ -127,6 +127,8 @@ def _is_about_this_request(exc: Exception, chain: Iterable[BaseException]) -> bo
     """Too long, or nonsense: the next one of somebody else may well be accepted."""
     if any(isinstance(link, Unserialisable) for link in chain):
         return True
+    if "credit balance" in str(exc):  # told as an invalid request, though nobody's is accepted any more
+        return False
     kind = exc.kind if isinstance(exc, ErrorEvent) else getattr(exc, "type", None)
     return kind in ("invalid_request_error", "request_too_large") or getattr(exc, "status_code", 0) in (
         400,

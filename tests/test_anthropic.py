@@ -33,6 +33,11 @@ ADD = ToolSpec("add", "Adds.", {"type": "object", "properties": {"a": {"type": "
 REQUEST = httpx2.Request("POST", "http://127.0.0.1/v1/messages", headers={"x-api-key": KEY})
 
 
+def without_usage(items: list[Any]) -> list[str | Reply]:
+    """Without what is told in between of the cost so far."""
+    return [item for item in items if not isinstance(item, Usage)]
+
+
 class Threaded:
     """Drives a provider as the WSGI side does."""
 
@@ -40,11 +45,14 @@ class Threaded:
         self.provider = provider
 
     def __call__(self, call: ModelCall) -> list[str | Reply]:
+        return without_usage(self.all(call))
+
+    def all(self, call: ModelCall) -> list[Any]:
         return list(self.provider.stream(call))
 
     def abandon(self, call: ModelCall) -> str:
         with closing(self.provider.stream(call)) as items:
-            return next(item for item in items if item)
+            return next(item for item in items if item and isinstance(item, str))
 
     def close(self) -> None:
         self.provider.close()
@@ -58,7 +66,10 @@ class InLoop:
         self.runner = asyncio.Runner()
 
     def __call__(self, call: ModelCall) -> list[str | Reply]:
-        async def collect() -> list[str | Reply]:
+        return without_usage(self.all(call))
+
+    def all(self, call: ModelCall) -> list[Any]:
+        async def collect() -> list[Any]:
             return [item async for item in self.provider.stream(call)]
 
         return self.runner.run(collect())
@@ -66,7 +77,7 @@ class InLoop:
     def abandon(self, call: ModelCall) -> str:
         async def take() -> str:
             async with aclosing(self.provider.stream(call)) as items:
-                return await anext(item async for item in items if item)
+                return await anext(item async for item in items if item and isinstance(item, str))
 
         return self.runner.run(take())
 
@@ -99,8 +110,8 @@ def call(text: str = "hello", **changes: Any) -> ModelCall:
     return ModelCall(**values | {"timeout": 10.0} | changes)
 
 
-def reply_of(items: list[str | Reply]) -> Reply:
-    *pieces, reply = items
+def reply_of(items: list[Any]) -> Reply:
+    *pieces, reply = without_usage(items)
     assert isinstance(reply, Reply)
     assert "".join(pieces) == reply.text
     return reply
@@ -111,6 +122,13 @@ def test_text_arrives_in_pieces_and_the_reply_is_all_of_them(ask: Any, api: Mess
     items = ask(call())
     assert [item for item in items if isinstance(item, str) and item] == ["Hel", "lo, ", "wörld 🌍"]
     assert reply_of(items) == Reply("Hello, wörld 🌍", (), Usage(11, 5, 1), "end_turn")
+
+
+def test_what_it_has_cost_so_far_is_told_as_soon_as_it_is_known(ask: Any, api: MessagesApi) -> None:
+    """The input before anything else, for the case that nobody waits for the end."""
+    api.respond_with(Script(("a", "b"), input_tokens=11, output_tokens=5))
+    first, *_, last, reply = ask.all(call())
+    assert (first, last, reply.usage) == (Usage(11, 1, 1), Usage(11, 5, 1), Usage(11, 5, 1))
 
 
 def test_only_content_is_progress(ask: Any, api: MessagesApi) -> None:
@@ -773,7 +791,7 @@ EVENTS = [
 def test_blocks_that_are_not_for_us_do_not_disturb() -> None:
     answer = Assembler()
     fed = [answer.feed(json.dumps(event)) for event in EVENTS]
-    assert fed == [None, "", "", "a", "b", "", "", None, None, None]
+    assert fed == [Usage(3, 1, 1), "", "", "a", "b", "", "", None, Usage(3, 9, 1), None]
     answer.end()
     assert answer.reply() == Reply("ab", (), Usage(3, 9, 1), "end_turn")
 

@@ -457,7 +457,7 @@ SENTENCES = [
     (refused(RateLimited, "session", seconds=60), "3 messages in this chat a minute. Try again in 0:42."),
     (refused(RateLimited, "user", seconds=7200), "at most 3 messages of yours in 2 hours."),
     (refused(RateLimited, "tenant", seconds=3600), "at most 3 messages of your organisation's an hour."),
-    (refused(Busy, "user"), "3 of your chats are answering already, and no more do at once."),
+    (refused(Busy, "user"), "No more than 3 of your chats can be answering at once."),
     (refused(Busy, "server"), "The server has no room for another answer right now."),
     (refused(BudgetExhausted, "session", used=1), "reserved by answers under way. Try again in 0:42."),
 ]

@@ -12,7 +12,7 @@ from agentapp.agents.provider import ModelCall, Reply, Usage
 from agentapp.agents.retrying import AsyncRetrying, Retrying, retry_delay
 from agentapp.errors import ProviderBusy, ProviderError, ProviderGarbled, ProviderRejected, ProviderTimeout
 from tests.messages_api import MessagesApi, Script
-from tests.test_anthropic import KEY, InLoop, Threaded, call, reply_of
+from tests.test_anthropic import KEY, InLoop, Threaded, call, reply_of, without_usage
 
 Try = list[Any]
 
@@ -149,8 +149,16 @@ def test_an_answer_of_which_nothing_was_seen_is_asked_for_again(
 ) -> None:
     error = error_type("no", usage=Usage(10, 1, 1))
     items = ask(call(), [error], ["", error], GOOD)
-    assert items == ["", "", "Hello", Reply("Hello", usage=Usage(30, 7, 3))]
+    assert without_usage(items) == ["", "", "Hello", Reply("Hello", usage=Usage(30, 7, 3))]
     assert waits == [0.5, 1.0]
+
+
+def test_what_is_told_of_the_cost_so_far_includes_the_tries_before(kind: str, waits: Waits) -> None:
+    tries: list[Try] = [[busy()], [Usage(10, 1, 1), busy()], [Usage(10, 1, 1), *GOOD]]
+    driver = driver_over(kind, AsyncTries(*tries) if kind == "async" else Tries(*tries), waits)
+    told = [item for item in driver.all(call()) if isinstance(item, Usage)]
+    driver.close()
+    assert told == [Usage(10, 1, 1), Usage(20, 2, 2), Usage(20, 2, 2), Usage(30, 3, 3)]
 
 
 def test_the_last_error_carries_the_cost_of_all_tries(ask: Any, waits: Waits) -> None:

@@ -15,13 +15,14 @@ from agentapp.agents.driving import (
     ended_result,
     in_own_thread,
     late_result,
+    note_ending,
     text_event,
     unknown_result,
 )
 from agentapp.agents.loop import AskModel, Emit, Event, RunTools, TurnLoop
-from agentapp.agents.provider import AsyncProvider, Reply, ToolCall, ToolResult
+from agentapp.agents.provider import AsyncProvider, Reply, ToolCall, ToolResult, Usage
 from agentapp.agents.tools import Tool, ToolContext
-from agentapp.errors import ProviderError, ProviderGarbled
+from agentapp.errors import ProviderGarbled, TurnFailed
 from agentapp.isolation import Binder
 
 Job = asyncio.Future[object] | None
@@ -52,7 +53,7 @@ class AsyncDriver:
                                         reply = item
                                     else:
                                         yield item
-                        except ProviderError as error:
+                        except TurnFailed as error:
                             action = actions.throw(error)
                         else:
                             action = actions.send(reply)
@@ -71,15 +72,18 @@ class AsyncDriver:
         watch = Watch(self._deadlines)
         call = replace(action.call, timeout=max(self._deadlines.first_token, self._deadlines.gap))
         pieces = self._provider.stream(call)
-        lead, said, told = action.lead, False, time.monotonic()
+        lead, said, told, spent = action.lead, False, time.monotonic(), Usage()
         pull = asyncio.ensure_future(_next(pieces))
         try:
             while True:
-                patience = watch.patience(turn_ends - time.monotonic())
+                began = time.monotonic()
+                patience = watch.patience(turn_ends - began)
                 done, _ = await asyncio.wait({pull}, timeout=patience)
-                item: str | Reply = ""
-                if done:
-                    item = pull.result()
+                item: str | Usage | Reply = pull.result() if done else ""
+                if isinstance(item, Usage):
+                    spent, item = item, ""
+                    watch.waited(time.monotonic() - began)
+                elif done:
                     watch.heard()
                 else:
                     watch.waited(patience)
@@ -94,8 +98,8 @@ class AsyncDriver:
                 elif time.monotonic() - told >= self._deadlines.tick:
                     yield None
                     told = time.monotonic()
-        except ProviderError as error:
-            error.said_something = said
+        except TurnFailed as error:
+            note_ending(error, spent, said)
             raise
         finally:
             await _give_up(pull, pieces)
@@ -137,14 +141,16 @@ class AsyncDriver:
         return late_result(call, self._deadlines.tool)
 
 
-async def _next(pieces: AsyncIterator[str | Reply]) -> str | Reply:
+async def _next(pieces: AsyncIterator[str | Usage | Reply]) -> str | Usage | Reply:
     try:
         return await anext(pieces)
     except StopAsyncIteration:
         raise ProviderGarbled("The model's answer ended too early.") from None
 
 
-async def _give_up(pull: asyncio.Future[str | Reply], pieces: AsyncIterator[str | Reply]) -> None:
+async def _give_up(
+    pull: asyncio.Future[str | Usage | Reply], pieces: AsyncIterator[str | Usage | Reply]
+) -> None:
     """End the call wherever it is: a connection with half an answer in it must not be used again."""
     pull.cancel()
     await asyncio.wait({pull})

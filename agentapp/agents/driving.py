@@ -10,9 +10,9 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 
 from agentapp.agents.loop import Event
-from agentapp.agents.provider import ToolCall, ToolResult
+from agentapp.agents.provider import ToolCall, ToolResult, Usage
 from agentapp.agents.tools import bad_result, failed_result, good_result
-from agentapp.errors import ProviderTimeout, TurnTimeout
+from agentapp.errors import ProviderError, ProviderTimeout, TurnFailed, TurnTimeout
 
 log = logging.getLogger(__name__)
 
@@ -54,6 +54,14 @@ class Watch:
 
     def heard(self) -> None:
         self.silent, self.heard_any = 0.0, True
+
+
+def note_ending(error: TurnFailed, spent: Usage, said: bool) -> None:
+    """What the call had cost when it was given up, if the error does not know, and whether it was heard."""
+    if error.usage is None:
+        error.usage = spent
+    if isinstance(error, ProviderError):
+        error.said_something = said
 
 
 def text_event(text: str) -> Event:

@@ -1,7 +1,7 @@
 """The loop model -> tools -> model of one turn. It decides and does no I/O: a driver carries its actions out.
 
 The loop is a generator. It yields an action, the driver answers it: a `Reply` for `AskModel` (or
-throws the `ProviderError` in), the results for `RunTools`, nothing for `Emit`.
+throws the `TurnFailed` in), the results for `RunTools`, nothing for `Emit`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from agentapp.agents.prices import Prices
 from agentapp.agents.provider import Message, ModelCall, Reply, ToolCall, ToolResult, Usage
 from agentapp.agents.team import HAND_BACK, HAND_OVER, Crew, LiveAgent
 from agentapp.agents.tools import bad_result
-from agentapp.errors import Declined, OutOfSteps, OutOfTokens, ProviderError, ProviderFailed
+from agentapp.errors import Declined, OutOfSteps, OutOfTokens, ProviderError, ProviderFailed, TurnFailed
 from agentapp.isolation import Scope
 
 CUT = "\n\n[The answer was cut here: it reached its greatest length.]"
@@ -115,7 +115,7 @@ class TurnLoop:
         call = agent.ask(self.scope, self.model, self._reply_tokens(agent))
         try:
             reply: Reply = yield AskModel(call, "\n\n" if self._said else "")
-        except ProviderError as error:
+        except TurnFailed as error:
             self.spent += ((call.model, error.usage or Usage()),)
             return (yield from self._fall_back(agent, error))
         self.spent += ((call.model, reply.usage),)
@@ -218,9 +218,11 @@ class TurnLoop:
         yield from self._started(front)
         return front
 
-    def _fall_back(self, agent: LiveAgent, error: ProviderError) -> Steps:
-        """A specialist that cannot answer is no reason to give up, unless part of its answer was shown."""
-        if agent is self.crew.front or error.said_something:
+    def _fall_back(self, agent: LiveAgent, error: TurnFailed) -> Steps:
+        """A specialist that cannot answer is no reason to give up, unless part of its answer was shown or
+        the time is up.
+        """
+        if agent is self.crew.front or not isinstance(error, ProviderError) or error.said_something:
             raise error
         return (yield from self._hand_back(agent, f"It could not answer: {error}", failed=True))
 

@@ -89,13 +89,14 @@ class Reply:
 class Provider(Protocol):
     """Streams pieces of text, then the `Reply` as the last item. Raises only `ProviderError`.
 
-    An empty piece means: progress that shows nothing, such as a tool's input.
+    An empty piece means: progress that shows nothing, such as a tool's input. A `Usage` in between
+    tells what the call has cost so far, for the case that nobody waits for its end; it is no progress.
     """
 
-    def stream(self, call: ModelCall) -> Iterator[str | Reply]: ...
+    def stream(self, call: ModelCall) -> Iterator[str | Usage | Reply]: ...
 
 
 class AsyncProvider(Protocol):
     """The same for asyncio."""
 
-    def stream(self, call: ModelCall) -> AsyncIterator[str | Reply]: ...
+    def stream(self, call: ModelCall) -> AsyncIterator[str | Usage | Reply]: ...

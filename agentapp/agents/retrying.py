@@ -28,7 +28,7 @@ class Retrying:
     ) -> None:
         self._provider, self._sleep, self._rng = provider, sleep, rng
 
-    def stream(self, call: ModelCall) -> Iterator[str | Reply]:
+    def stream(self, call: ModelCall) -> Iterator[str | Usage | Reply]:
         tries = _Tries(call.timeout)
         while True:
             items = self._provider.stream(call)
@@ -43,6 +43,7 @@ class Retrying:
                 # An abandoned answer must not wait for the garbage collector to free its connection.
                 if isinstance(items, Generator):
                     items.close()
+            yield tries.spent
             self._sleep(delay)
 
 
@@ -58,7 +59,7 @@ class AsyncRetrying:
     ) -> None:
         self._provider, self._sleep, self._rng = provider, sleep, rng
 
-    async def stream(self, call: ModelCall) -> AsyncIterator[str | Reply]:
+    async def stream(self, call: ModelCall) -> AsyncIterator[str | Usage | Reply]:
         tries = _Tries(call.timeout)
         while True:
             items = self._provider.stream(call)
@@ -72,6 +73,7 @@ class AsyncRetrying:
             finally:
                 if isinstance(items, AsyncGenerator):
                     await items.aclose()
+            yield tries.spent
             await self._sleep(delay)
 
 
@@ -96,21 +98,23 @@ class _Tries:
         self._timeout = timeout
         self._failures = 0
         self._waited = 0.0
-        self._spent = Usage()
+        self.spent = Usage()
         self._seen = False
 
-    def passed(self, item: str | Reply) -> str | Reply:
+    def passed(self, item: str | Usage | Reply) -> str | Usage | Reply:
+        if isinstance(item, Usage):
+            return self.spent + item
         self._seen = self._seen or bool(item)  # a Reply is never false; an empty piece shows nothing
-        return replace(item, usage=self._spent + item.usage) if isinstance(item, Reply) else item
+        return replace(item, usage=self.spent + item.usage) if isinstance(item, Reply) else item
 
     def failed(self, error: ProviderError, rng: float) -> float | None:
         """The delay before the next try, or None after adding the cost of all tries to the error."""
-        self._spent += error.usage or Usage()
+        self.spent += error.usage or Usage()
         delay = None
         if not self._seen:
             delay = retry_delay(self._failures, error, rng, self._waited, self._timeout)
         if delay is None:
-            error.usage, error.said_something = self._spent, error.said_something or self._seen
+            error.usage, error.said_something = self.spent, error.said_something or self._seen
             return None
         self._failures += 1
         self._waited += delay

@@ -17,13 +17,14 @@ from agentapp.agents.driving import (
     ended_result,
     in_own_thread,
     late_result,
+    note_ending,
     text_event,
     unknown_result,
 )
 from agentapp.agents.loop import AskModel, Emit, Event, RunTools, TurnLoop
-from agentapp.agents.provider import ModelCall, Provider, Reply, ToolCall, ToolResult
+from agentapp.agents.provider import ModelCall, Provider, Reply, ToolCall, ToolResult, Usage
 from agentapp.agents.tools import Tool, ToolContext
-from agentapp.errors import ProviderError, ProviderGarbled
+from agentapp.errors import ProviderGarbled, TurnFailed
 from agentapp.isolation import Binder
 
 Events = Generator["Event | None", None, None]
@@ -52,7 +53,7 @@ class ThreadedDriver:
                     case AskModel():
                         try:
                             reply = yield from self._ask(action, context, turn_ends)
-                        except ProviderError as error:
+                        except TurnFailed as error:
                             action = actions.throw(error)
                         else:
                             action = actions.send(reply)
@@ -71,17 +72,22 @@ class ThreadedDriver:
         call = replace(action.call, timeout=max(self._deadlines.first_token, self._deadlines.gap))
         listening = _Listening(self._provider, call)
         in_own_thread(self._binder.carried(context.scope, listening.run), "agentapp-model")
-        lead, said, told = action.lead, False, time.monotonic()
+        lead, said, told, spent = action.lead, False, time.monotonic(), Usage()
         try:
             while True:
-                patience = watch.patience(turn_ends - time.monotonic())
+                began = time.monotonic()
+                patience = watch.patience(turn_ends - began)
                 try:
                     item = listening.heard.get(timeout=patience)
                 except Empty:
                     watch.waited(patience)
                     item = ""
                 else:
-                    watch.heard()
+                    if isinstance(item, Usage):
+                        spent, item = item, ""
+                        watch.waited(time.monotonic() - began)
+                    else:
+                        watch.heard()
                 if isinstance(item, Reply):
                     return item
                 if isinstance(item, Exception):
@@ -92,8 +98,8 @@ class ThreadedDriver:
                 elif time.monotonic() - told >= self._deadlines.tick:
                     yield None
                     told = time.monotonic()
-        except ProviderError as error:
-            error.said_something = said
+        except TurnFailed as error:
+            note_ending(error, spent, said)
             raise
         finally:
             listening.given_up.set()
@@ -127,7 +133,7 @@ class _Listening:
 
     def __init__(self, provider: Provider, call: ModelCall) -> None:
         self._provider, self._call = provider, call
-        self.heard: SimpleQueue[str | Reply | Exception] = SimpleQueue()
+        self.heard: SimpleQueue[str | Usage | Reply | Exception] = SimpleQueue()
         self.given_up = threading.Event()
 
     def run(self) -> None:

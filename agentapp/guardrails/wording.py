@@ -111,11 +111,9 @@ def _limit(refusal: BudgetExhausted) -> str:
 def _full(refusal: GuardrailRefused) -> str:
     match refusal.scope:
         case "user":
-            return f"{refusal.used:,} of your chats are answering already, and no more do at once."
+            return f"No more than {refusal.limit:,} of your chats can be answering at once."
         case "tenant":
-            return (
-                f"{refusal.used:,} chats of your organisation are answering already, and no more do at once."
-            )
+            return f"No more than {refusal.limit:,} chats of your organisation can be answering at once."
         case "login":
             return "Too many people are signing in at once."
     return "The server has no room for another answer right now."

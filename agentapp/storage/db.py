@@ -16,6 +16,7 @@ from agentapp.errors import NotBound, StorageUnavailable
 from agentapp.isolation import Binder
 
 BUSY_SECONDS = 10.0
+UNDEFINED_TABLE = "42P01"  # PostgreSQL's word for it; to SQLite it is an error like any other
 
 
 class Database:
@@ -110,6 +111,7 @@ def make_engine(url: str) -> Engine:
             pool_pre_ping=True,
             connect_args={"connect_timeout": int(BUSY_SECONDS)},
         )
+        event.listen(engine, "connect", _configure_postgres)
     event.listen(engine, "connect", _remember_pid)
     event.listen(engine, "checkout", _refuse_inherited)
     return engine
@@ -123,6 +125,12 @@ def _configure_sqlite(connection: sqlite3.Connection, record: Any) -> None:
     for pragma in ("journal_mode = WAL", "synchronous = NORMAL", "foreign_keys = ON"):
         cursor.execute(f"PRAGMA {pragma}")
     cursor.close()
+
+
+def _configure_postgres(connection: Any, record: Any) -> None:
+    """A row that somebody holds for ever must not hold all who wait for it as well."""
+    connection.execute(f"SET lock_timeout = '{BUSY_SECONDS:.0f}s'")
+    connection.commit()
 
 
 def _lower(value: str | None) -> str | None:
@@ -151,7 +159,9 @@ def _as_unavailable() -> Iterator[None]:
     """What the database cannot help is `StorageUnavailable`; what our own statements did wrong is not."""
     try:
         yield
-    except (exc.IntegrityError, exc.DataError, exc.ProgrammingError):
-        raise
+    except (exc.IntegrityError, exc.DataError, exc.ProgrammingError) as error:
+        if getattr(error.orig, "sqlstate", "") != UNDEFINED_TABLE:
+            raise
+        raise StorageUnavailable("The database has no tables.") from error
     except (exc.DBAPIError, exc.TimeoutError) as error:
         raise StorageUnavailable("The database cannot be reached right now. Nothing was lost.") from error

@@ -14,7 +14,7 @@ from anthropic import AsyncStream, Stream
 
 from agentapp.agents.anthropic.errors import UnusableKey, serialised
 from agentapp.agents.anthropic.messages import Assembler, request_for
-from agentapp.agents.provider import ModelCall, Reply
+from agentapp.agents.provider import ModelCall, Reply, Usage
 
 DEFAULT_BASE_URL = "https://api.anthropic.com"
 
@@ -33,7 +33,7 @@ class AnthropicProvider:
             client and client.with_options(max_retries=0),
         )
 
-    def stream(self, call: ModelCall) -> Iterator[str | Reply]:
+    def stream(self, call: ModelCall) -> Iterator[str | Usage | Reply]:
         answer, heard = Assembler(), time.monotonic()
         try:
             client = self._clients.get(os.getpid())
@@ -43,6 +43,7 @@ class AnthropicProvider:
                 for event in Stream.raw_events(stream.response):
                     if (piece := answer.feed(event.data)) is not None:
                         yield piece
+                    if isinstance(piece, str):
                         heard = time.monotonic()
                     else:
                         _check_patience(time.monotonic() - heard, call)
@@ -73,7 +74,7 @@ class AsyncAnthropicProvider:
             client and client.with_options(max_retries=0),
         )
 
-    async def stream(self, call: ModelCall) -> AsyncIterator[str | Reply]:
+    async def stream(self, call: ModelCall) -> AsyncIterator[str | Usage | Reply]:
         answer, heard = Assembler(), time.monotonic()
         try:
             client = self._clients.get((os.getpid(), asyncio.get_running_loop()))
@@ -83,6 +84,7 @@ class AsyncAnthropicProvider:
                 async for event in AsyncStream.raw_events(stream.response):
                     if (piece := answer.feed(event.data)) is not None:
                         yield piece
+                    if isinstance(piece, str):
                         heard = time.monotonic()
                     else:
                         _check_patience(time.monotonic() - heard, call)

@@ -68,14 +68,16 @@ class Assembler:
     def complete(self) -> bool:
         return self._stopped and bool(self._stop_reason)
 
-    def feed(self, data: str) -> str | None:
-        """The text that this event adds to the answer: maybe none yet, and None if it adds nothing at all."""
+    def feed(self, data: str) -> str | Usage | None:
+        """The text that this event adds to the answer: maybe none yet, and None if it adds nothing at all.
+        Or else what the answer has cost so far, if that is what it tells.
+        """
         if not data or self._stopped:
             return None
         event = json.loads(data)
         match event["type"]:
             case "message_start":
-                self._count(event["message"]["usage"])
+                return self._count(event["message"]["usage"])
             case "content_block_start":
                 return self._start_block(event["index"], event["content_block"])
             case "content_block_delta":
@@ -84,7 +86,7 @@ class Assembler:
                 return ""
             case "message_delta":
                 self._stop_reason = event["delta"].get("stop_reason") or ""
-                self._count(event.get("usage") or {})
+                return self._count(event.get("usage") or {})
             case "message_stop":
                 self._stopped = True
             case "error":
@@ -121,11 +123,12 @@ class Assembler:
         self._texts.append(text + "")  # TypeError here, not in the reader, when it is no text
         return text
 
-    def _count(self, usage: Mapping[str, Any]) -> None:
+    def _count(self, usage: Mapping[str, Any]) -> Usage:
         # Counts are totals so far, and an event names only those it knows: a later one replaces an earlier.
         self._counts |= {name: int(usage[name]) for name in TOKENS if usage.get(name) is not None}
         output = self._counts.get("output_tokens", 0)
         self.usage = Usage(sum(self._counts.values()) - output, output, model_calls=1)
+        return self.usage
 
 
 def _with_input(call: ToolCall, sent: str) -> ToolCall:

@@ -164,7 +164,7 @@ async def crowd(url: str, trouble: str, sessions: int, seconds: float, with_trou
     seen, ends = Seen(), time.monotonic() + seconds
     jobs = [talk(person, seen, "good", ends, PACE) for person in people]
     if with_trouble:
-        jobs += [talk(person, seen, trouble, ends, 1.0) for person in others]
+        jobs += [talk(person, seen, trouble, ends, PACE) for person in others]
     await asyncio.gather(look_around(url, seen, ends), *jobs)
     return seen
 

@@ -289,7 +289,10 @@ class AdmissionMachine(RuleBasedStateMachine):
             self.running.append((let_in[0], wanted))
             return
         assert refusal is not None, f"{wanted} was let in"
-        assert (refusal.scope, Refusal(refusal.code, refusal.limit, refusal.used)) == wanted
+        scope, naive = wanted
+        if scope == "provider":  # what it names as its limit is people, not failures in a row
+            naive = replace(naive, limit=TIGHT["provider"].outage.users)
+        assert (refusal.scope, Refusal(refusal.code, refusal.limit, refusal.used)) == (scope, naive)
         assert refusal.retry_after > 0
         assert str(refusal)
         assert self.world.texts == before
@@ -604,3 +607,16 @@ def test_a_probe_of_the_provider_that_another_limit_refuses_is_not_lost() -> Non
     assert refusal is not None
     assert refusal.scope == "session"
     assert refused(world, "B2y", START + 30) is None
+
+
+def test_a_provider_that_an_operator_forced_closed_is_left_as_it_is() -> None:
+    world = World(LOOSE)
+    cells = world.cells("A1x")
+    world.save(
+        "A1x",
+        cells._replace(provider=replace(cells.provider, breaker=cells.provider.breaker.force("closed"))),
+    )
+    forced = world.cells("A1x").provider.breaker
+    for session in ("A1x", "A2x", "B1x", "B2x"):
+        world.turn(session, "failed", START)
+    assert world.cells("A1x").provider.breaker == forced

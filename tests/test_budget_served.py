@@ -26,7 +26,7 @@ from tests.crowds import (
 )
 from tests.messages_api import MessagesApi, Script
 
-ROUNDS = int(os.environ.get("AGENTAPP_ROUNDS", "5"))
+ROUNDS = int(os.environ.get("AGENTAPP_ROUNDS", "2"))
 TURN_TOKENS, PRICE, WORST_CASES = (
     20_000,
     10,

@@ -175,7 +175,7 @@ def half_open_moments(
     url: str, api: MessagesApi, scope: str, tripping: list[Seat], probing: list[Seat]
 ) -> None:
     is_open, trips = False, 0
-    for moment in range(10):
+    for moment in range(5):
         if not is_open:
             for seat in tripping:
                 assert seat.send(TURN_FAILS).status == 502

@@ -97,6 +97,8 @@ def admit(cells: Four, wish: Wish, now: float) -> tuple[Four, Pass]:
         session_bucket = session.bucket.take(now)
     except GuardrailRefused as refusal:
         refusal.scope = scope
+        if scope == "provider":  # what opened it is not failures in a row, but so many people's
+            refusal.limit = provider.outage.policy.users
         refusal.args = (explained(refusal),)
         raise
     after = Four(

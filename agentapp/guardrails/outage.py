@@ -13,8 +13,9 @@ SLOTS = 10
 # However often one user fails, it counts no more than this within a window, so that one alone
 # cannot make up the share in which a few others happened to fail as well.
 MOST_OF_ONE_USER = 3
-# Names kept in a window: far more than are needed to decide. Whoever fails beyond them is not noted.
+# Names kept in a window: far more than are needed. Those who fail beyond them are counted without a name.
 MOST_NAMES = 256
+NAMELESS = ""
 
 Slot = tuple[float, int, tuple[tuple[str, int], ...]]  # when it began, how many succeeded, who failed
 
@@ -49,7 +50,7 @@ class Outage:
 
     def failed(self, user: str, now: float) -> Outage:
         known = self._failures(now)
-        return self._noted(user, now) if user in known or len(known) < MOST_NAMES else self
+        return self._noted(user if user in known or len(known) < MOST_NAMES else NAMELESS, now)
 
     def cleared(self) -> Outage:
         """Without the memory of failures, once the model was seen to work again."""
@@ -57,12 +58,13 @@ class Outage:
 
     def is_down(self, now: float) -> bool:
         failures = self._failures(now)
-        bad = sum(min(count, MOST_OF_ONE_USER) for count in failures.values())
+        bad = failures.pop(NAMELESS, 0)
+        bad += sum(min(count, MOST_OF_ONE_USER) for count in failures.values())
         good = sum(slot[1] for slot in self._live(now)) + self.running.count(now)
         return len(failures) >= self.policy.users and bad >= self.policy.share * (bad + good)
 
     def users_failing(self, now: float) -> int:
-        return len(self._failures(now))
+        return len(self._failures(now).keys() - {NAMELESS})
 
     def as_json(self) -> dict[str, Any]:
         if not self.slots and not self.running.slots:

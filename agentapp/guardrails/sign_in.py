@@ -89,20 +89,26 @@ class SignIns:
         return self._try_to_enter(keys)
 
     def _try_to_enter(self, keys: tuple[Key, Key]) -> float:
-        now = self._guardrails.clock()
+        let_in: list[float] = []
+
+        def change(cells: tuple[Cell, ...]) -> list[Cell]:
+            let_in.append(self._guardrails.clock())  # not before the rows were there: one may have to wait
+            return _entered(cells, let_in[-1])
+
         try:
             with self._store.transaction() as rows:
-                after = self._guardrails.registry.change(rows, keys, lambda cells: _entered(cells, now))
+                after = self._guardrails.registry.change(rows, keys, change)
         except GuardrailRefused as refusal:
             raise _told(refusal) from None
-        return after[0].room.holds.hold(0, now).start
+        return after[0].room.holds.hold(0, let_in[-1]).start
 
     def _leave(self, keys: tuple[Key, Key], since: float, failed: bool) -> None:
-        now = self._guardrails.clock()
+        def change(cells: tuple[Cell, ...]) -> list[Cell]:
+            now = self._guardrails.clock()
+            return [_left(cell, since, failed, now) for cell in cells]
+
         with self._store.transaction() as rows:
-            self._guardrails.registry.change(
-                rows, keys, lambda cells: [_left(cell, since, failed, now) for cell in cells]
-            )
+            self._guardrails.registry.change(rows, keys, change)
 
     def _sweep(self, seconds: float) -> None:
         """Anybody can type any name: what is too old to count must not stay."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -16,6 +17,7 @@ from agentapp.errors import NotBound, StorageUnavailable
 from agentapp.isolation import Binder
 
 BUSY_SECONDS = 10.0
+NAP = 0.001
 UNDEFINED_TABLE = "42P01"  # PostgreSQL's word for it; to SQLite it is an error like any other
 
 
@@ -140,7 +142,32 @@ def _lower(value: str | None) -> str | None:
 def _begin_sqlite(connection: Connection) -> None:
     """A writer takes its lock at once: a reader that becomes one fails under load, whatever the timeout."""
     writes = connection.get_execution_options().get("agentapp_writes")
+    if writes and _begun_at_once(connection):
+        return
     connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+
+
+def _begun_at_once(connection: Connection) -> bool:
+    """Whether the writer's lock could be had in time. SQLite itself waits for another process in naps that
+    grow to a tenth of a second, and whoever sleeps that long is often too late again.
+    """
+    cursor = connection.connection.cursor()
+    ends = time.monotonic() + BUSY_SECONDS
+    try:
+        cursor.execute("PRAGMA busy_timeout = 0")
+        while time.monotonic() < ends:
+            try:
+                cursor.execute("BEGIN IMMEDIATE")
+            except sqlite3.OperationalError as error:
+                if error.sqlite_errorcode != sqlite3.SQLITE_BUSY:
+                    return False
+                time.sleep(NAP)
+            else:
+                return True
+        return False
+    finally:
+        cursor.execute(f"PRAGMA busy_timeout = {BUSY_SECONDS * 1000:.0f}")
+        cursor.close()
 
 
 def _remember_pid(connection: Any, record: Any) -> None:

@@ -33,9 +33,9 @@ class Turns:
 
     def begin(self, scope: Scope, text: str, key: str | None, lease: timedelta, wish: Wish) -> Begun:
         """Take the user's message in and mark the session as answering, or refuse and change nothing."""
-        now = utc_now()
         with self._db.writing() as db:
             chat = _locked_chat(db, scope)
+            now = utc_now()  # not before: what others did while this one waited must not lie ahead of it
             alive = self._end_dead(db, scope, now, lease)
             again = _same_key(db, scope, key, text)
             if again is not None:

@@ -71,17 +71,17 @@ def stored(parts: Parts, scope: Scope) -> Any:
 
 
 @contextmanager
-def counted_writes(parts: Parts) -> Iterator[list[str]]:
-    """The statements that began a write transaction."""
-    begun: list[str] = []
+def counted_writes(parts: Parts) -> Iterator[list[Any]]:
+    """The connections on which a write transaction began, once for each."""
+    begun: list[Any] = []
 
-    def note(conn: Any, cursor: Any, statement: str, *rest: Any) -> None:
-        if statement == "BEGIN IMMEDIATE":
-            begun.append(statement)
+    def note(connection: Any) -> None:
+        if connection.get_execution_options().get("agentapp_writes"):
+            begun.append(connection)
 
-    event.listen(parts.db.engine, "before_cursor_execute", note)
+    event.listen(parts.db.engine, "begin", note)
     yield begun
-    event.remove(parts.db.engine, "before_cursor_execute", note)
+    event.remove(parts.db.engine, "begin", note)
 
 
 def test_a_turn_is_saved_as_two_messages_in_sequence(parts: Parts, scope: Scope, answering: Any) -> None:

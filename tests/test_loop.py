@@ -439,9 +439,7 @@ def test_a_tool_may_be_called_so_often_in_a_turn_and_the_model_is_told_when_it_i
     assert turn.text == "enough", "a limit never ends a turn"
     assert ran == ["a", "b"]
     assert results_of(model, 2) == [("call-0", "did b", False)]
-    assert results_of(model, 3) == [
-        ("call-0", "once failed: its limit of 2 a turn is reached", True)
-    ]
+    assert results_of(model, 3) == [("call-0", "once failed: its limit of 2 a turn is reached", True)]
     assert limited(turn) == [False, False, True]
     assert turn.loop.called == {"once": 2}, "what was not run is not counted"
 
@@ -487,9 +485,7 @@ def test_a_tool_may_be_called_so_often_in_a_chat_counting_the_turns_before(play:
     team, ran = counted(per_session=3)
     turn = play(once("a"), once("b"), "ok", team=team, model=model, called_before={"once": 2, "often": 99})
     assert ran == ["a"]
-    assert results_of(model, 2) == [
-        ("call-0", "once failed: its limit of 3 a chat is reached", True)
-    ]
+    assert results_of(model, 2) == [("call-0", "once failed: its limit of 3 a chat is reached", True)]
     assert turn.loop.called == {"once": 1}, "only those of this turn: the others are counted already"
 
 

@@ -423,8 +423,8 @@ def test_an_abandoned_answer_frees_its_connection_at_once(ask: Any, api: Message
 def test_silence_longer_than_the_timeout_ends_the_call(ask: Any, api: MessagesApi, text: str) -> None:
     start = time.monotonic()
     with pytest.raises(ProviderTimeout) as caught:
-        ask(call(text, timeout=0.3))
-    assert 0.25 < time.monotonic() - start < 3
+        ask(call(text, timeout=1.5))  # enough for the first word on a busy machine
+    assert 1.4 < time.monotonic() - start < 15
     assert caught.value.usage.model_calls == 1
     assert caught.value.said_something == ("one" in text)
 

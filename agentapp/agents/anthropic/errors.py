@@ -73,6 +73,7 @@ ERROR_TYPES: Mapping[str, type[ProviderError]] = MappingProxyType(
         "request_too_large": ProviderRejected,
     }
 )
+OWN_FAULTS = ("invalid_request_error", "request_too_large")
 # Nothing was sent, and nothing will be until the settings or the request are others.
 HOPELESS = (
     UnusableKey,
@@ -130,10 +131,7 @@ def _is_about_this_request(exc: Exception, chain: Iterable[BaseException]) -> bo
     if "credit balance" in str(exc):  # told as an invalid request, though nobody's is accepted any more
         return False
     kind = exc.kind if isinstance(exc, ErrorEvent) else getattr(exc, "type", None)
-    return kind in ("invalid_request_error", "request_too_large") or getattr(exc, "status_code", 0) in (
-        400,
-        413,
-    )
+    return kind in OWN_FAULTS or getattr(exc, "status_code", 0) in (400, 413)
 
 
 def _class_for_status(status: int, error_type: str) -> type[ProviderError]:

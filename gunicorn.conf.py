@@ -5,8 +5,12 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import time
 import traceback
+from math import ceil
 from typing import Any
+
+from gunicorn.workers.gthread import ThreadWorker
 
 from agentapp import listen
 from agentapp.errors import AgentappError
@@ -17,8 +21,23 @@ except AgentappError as exc:
     print(f"agentapp: {exc}", file=sys.stderr)
     sys.exit(2)
 
+
+class TurnWorker(ThreadWorker):
+    """gunicorn's own gthread worker, which at its end also waits for turns that nobody follows."""
+
+    def run(self) -> None:
+        super().run()
+        stage = self.wsgi.extensions["agentapp"].stage
+        while not stage.journal.is_over():
+            self.notify()
+            time.sleep(0.05)
+        stage.journal.close()
+        if self.nr_conns > len(self.keepalived_conns):
+            os._exit(0)  # threads that write to somebody who does not read would be waited for
+
+
 bind = [_listen.bind]
-worker_class = "gthread"
+worker_class = TurnWorker
 workers = _listen.workers
 # A thread is busy for as long as it streams an answer. One that waits costs next to nothing, and
 # too few of them would let some people's slow answers keep everybody else's pages waiting.
@@ -28,8 +47,8 @@ worker_connections = threads + 1000  # the rest may be idle keep-alive connectio
 # Only a worker whose main loop hangs is killed after this; how long an answer may take is the turn's
 # own deadline. It must also be enough to import everything on a slow machine.
 timeout = 60
-# Cut any shorter, a stopping worker would drop streams without writing down how their turns ended.
-graceful_timeout = _listen.stop_seconds
+# Before it is over, the journal interrupts the turns that still run, and tells whoever follows them.
+graceful_timeout = ceil(_listen.grace)
 keepalive = 5
 
 preload_app = False  # a connection opened before the fork would be shared by all workers
@@ -87,7 +106,10 @@ def post_worker_init(worker: Any) -> None:
 
     parts = worker.wsgi.extensions["agentapp"]
     # Whatever --threads said on the command line: turns never take the last of them.
-    parts.answering.seats.resize(worker.cfg.threads, parts.settings.threads_reserved)
+    parts.stage.seats.resize(worker.cfg.threads, parts.settings.threads_reserved)
+    journal = parts.stage.journal
+    journal.end_with(lambda: not worker.alive or os.getppid() != worker.ppid, worker.cfg.graceful_timeout)
+    journal.wake()  # it also clears up after workers that died, before the first request comes
     try:
         _require_schema(worker.wsgi)
     except StorageUnavailable:
@@ -95,6 +117,13 @@ def post_worker_init(worker: Any) -> None:
     except StartError as exc:
         print(f"agentapp: {exc}", file=sys.stderr, flush=True)
         sys.exit(3)  # gunicorn's WORKER_BOOT_ERROR: the whole server stops
+
+
+def worker_int(worker: Any) -> None:
+    """The server is to end at once: what still runs is written down as interrupted."""
+    running = worker.wsgi.extensions["agentapp"].stage.running
+    running.interrupt()
+    running.wait(2.0)
 
 
 def _rehearse(arbiter: Any) -> int:

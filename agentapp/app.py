@@ -20,15 +20,22 @@ from agentapp.guardrails.guard import Guardrails
 from agentapp.guardrails.seats import Seats
 from agentapp.guardrails.sign_in import SignIns
 from agentapp.guardrails.terms import terms
-from agentapp.isolation import ThreadBinder
+from agentapp.isolation import Binder, ThreadBinder
+from agentapp.journal import Journal
+from agentapp.leases import Leases
+from agentapp.mirrors import Mirrors
+from agentapp.running import Running
+from agentapp.stage import Stage
 from agentapp.storage.accounts import Accounts
 from agentapp.storage.cells import CellStore
 from agentapp.storage.chats import Chats
 from agentapp.storage.db import Database
+from agentapp.storage.journal import JournalStore
 from agentapp.storage.notes import Notes
+from agentapp.storage.telling import Tellings
 from agentapp.storage.turns import Turns
 from agentapp.telemetry import Violations
-from agentapp.turn import Answering, deadlines_of, lease
+from agentapp.turn import Answering, deadlines_of, longest
 from agentapp.web.parts import Parts
 
 UNLIMITED_TOKENS = 10**9
@@ -54,7 +61,7 @@ def make_parts(settings: Settings, team: Team) -> Parts:
     chats, cells = Chats(db), CellStore(db)
     deadlines = deadlines_of(settings)
     registry = Registry(
-        Cells(terms(settings, lease(deadlines))),
+        Cells(terms(settings, longest(deadlines))),
         cells,
         cap=settings.registry_cap,
         cleanup_every=settings.registry_cleanup_every,
@@ -63,7 +70,7 @@ def make_parts(settings: Settings, team: Team) -> Parts:
     answering = Answering(
         turns=Turns(db, cells, guardrails),
         guardrails=guardrails,
-        seats=Seats(settings.threads, settings.threads_reserved),
+        leases=Leases(),
         team=team,
         driver=ThreadedDriver(make_provider(settings), binder, deadlines),
         model=settings.model,
@@ -78,8 +85,28 @@ def make_parts(settings: Settings, team: Team) -> Parts:
         report=violations.foreign_scope,
         prices=Prices(settings.prices, free=settings.provider == "demo"),
     )
-    sign_ins = SignIns(guardrails, cells, settings.rate_login)
-    return Parts(settings, binder, db, Accounts(db), sign_ins, chats, answering, violations)
+    accounts = Accounts(db)
+    return Parts(
+        settings=settings,
+        binder=binder,
+        db=db,
+        accounts=accounts,
+        sign_ins=SignIns(guardrails, cells, settings.rate_login),
+        chats=chats,
+        answering=answering,
+        stage=make_stage(settings, answering, accounts, db, binder),
+        violations=violations,
+    )
+
+
+def make_stage(
+    settings: Settings, answering: Answering, accounts: Accounts, db: Database, binder: Binder
+) -> Stage:
+    store, tellings = JournalStore(db), Tellings(db)
+    running, mirrors = Running(binder), Mirrors(store, tellings)
+    journal = Journal(store, answering.turns, accounts, running, mirrors, answering.leases, binder)
+    seats = Seats(settings.threads, settings.threads_reserved)
+    return Stage(answering, seats, running, mirrors, journal, tellings)
 
 
 def make_provider(settings: Settings) -> Provider:

@@ -215,7 +215,7 @@ def _accounts(settings: config.Settings) -> Iterator[Accounts]:
 
 @contextmanager
 def _desk(settings: config.Settings) -> Iterator[breakers.Desk]:
-    lease = turn.lease(turn.deadlines_of(settings))
+    lease = turn.longest(turn.deadlines_of(settings))
     with _database(settings) as database:
         yield breakers.Desk(Cells(terms(settings, lease)), CellStore(database))
 

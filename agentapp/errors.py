@@ -26,6 +26,8 @@
     │   ├── OutOfTokens
     │   ├── Declined            the model would rather not answer this
     │   ├── TurnTimeout         the turn as a whole took too long
+    │   ├── TurnStopped         its user asked for it
+    │   ├── TurnInterrupted     the server stopped, or the turn was taken from this worker
     │   └── ProviderError
     │       ├── ProviderFailed
     │       │   ├── ProviderRejected    asking again will not help: key, model, request
@@ -201,6 +203,22 @@ class Declined(TurnFailed):
 class TurnTimeout(TurnFailed):
     code = "provider-timeout"
     blame: Blame = "provider"
+
+
+class TurnStopped(TurnFailed):
+    code = "turn-stopped"
+    blame: Blame = "nobody"
+
+    def __init__(self, message: str = "Stopped.", *, usage: Any = None) -> None:
+        super().__init__(message, usage=usage)
+
+
+class TurnInterrupted(TurnFailed):
+    code = "turn-interrupted"
+    blame: Blame = "nobody"
+
+    def __init__(self, message: str = "The server restarted while answering.", *, usage: Any = None) -> None:
+        super().__init__(message, usage=usage)
 
 
 class ProviderError(TurnFailed):

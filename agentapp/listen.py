@@ -12,8 +12,8 @@ from math import ceil
 from agentapp.errors import StartError
 from agentapp.reading import Reader, seconds, whole
 
-# How much longer than the longest turn a stopping worker may take: to write down how the turn ended.
-STOP_MARGIN = 15
+# By default a stopping server lets every turn end: this much longer than the longest may take.
+GRACE_BEYOND = 15
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,7 +21,7 @@ class Listen:
     bind: str
     workers: int
     threads: int
-    stop_seconds: int
+    grace: float
 
     def environ(self) -> dict[str, str]:
         """The variables from which `load` makes the same again, in another process."""
@@ -52,7 +52,7 @@ def load(environ: Mapping[str, str] | None = None, options: Mapping[str, str | N
         bind=reader.parsed(name, fallback, _address),
         workers=number("workers", "2", 64),
         threads=number("threads", "512", 4096),
-        stop_seconds=ceil(turn) + STOP_MARGIN,
+        grace=Reader(env).parsed("AGENTAPP_GRACE", str(ceil(turn) + GRACE_BEYOND), seconds),
     )
 
 

@@ -4,55 +4,38 @@ from __future__ import annotations
 
 import json
 import logging
+import time
 from collections.abc import Callable, Generator, Iterator
+from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from datetime import timedelta
 from typing import Any
 
 from agentapp.agents.driving import Deadlines
-from agentapp.agents.loop import Event, Limits, Opening, TurnLoop
+from agentapp.agents.loop import Event as LoopEvent
+from agentapp.agents.loop import Limits, Opening, TurnLoop
 from agentapp.agents.prices import Prices
-from agentapp.agents.provider import Message, Usage
+from agentapp.agents.provider import Message
 from agentapp.agents.team import Team
 from agentapp.agents.threaded import ThreadedDriver
 from agentapp.agents.tools import Notes, PastChats, ToolContext
 from agentapp.config import Settings
-from agentapp.errors import AgentappError, Blame, ForeignScope, TurnFailed
+from agentapp.errors import Blame, ForeignScope, StorageUnavailable, TurnFailed, TurnInterrupted, TurnStopped
 from agentapp.guardrails import admission
-from agentapp.guardrails.admission import Pass, Wish
+from agentapp.guardrails.admission import Wish
 from agentapp.guardrails.guard import Guardrails, Standing
-from agentapp.guardrails.seats import Seats
 from agentapp.isolation import Scope
+from agentapp.leases import Leases
+from agentapp.live import Outcome, TurnEvent
+from agentapp.storage.log import Event, packed, text_of
 from agentapp.storage.turns import Turns
-from agentapp.storage.values import Begun, Settled, Status
+from agentapp.storage.values import Again, Begun, Sent, Settled, Status
 
 HISTORY_CHARS = 60_000
-ACTIVITY_CHARS = 4_000
+KEPT_CHARS = 4_000
+SAVING_AGAIN = (0.5, 1.0, 2.0, 4.0)  # seconds; a database that is started anew is back by then
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """How a turn ended, as its reader is told."""
-
-    status: Status
-    reply: str
-    agent: str
-    title: str
-    usage: Usage
-    cost_usd: float | None
-    error_code: str | None = None
-    error_message: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class TurnEvent:
-    """An event with its number: gap-free, from 1, within its turn."""
-
-    number: int
-    kind: str
-    data: dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +44,7 @@ class Answering:
 
     turns: Turns
     guardrails: Guardrails
-    seats: Seats
+    leases: Leases
     team: Team
     driver: ThreadedDriver
     model: str
@@ -72,15 +55,13 @@ class Answering:
     report: Callable[[ForeignScope], None]
     prices: Prices
 
-    def begin(self, scope: Scope, text: str, key: str | None = None) -> Turn:
-        """Let the message in, or refuse with nothing changed. What comes back must be iterated or closed."""
-        self.seats.take()
-        try:
-            begun = self.turns.begin(scope, text, key, timedelta(seconds=lease(self.deadlines)), self.wish())
-            return Turn(self, scope, text, begun)
-        except BaseException:
-            self.seats.leave()
-            raise
+    def begin(
+        self, scope: Scope, text: str | None, key: str | None = None, **place: str | None
+    ) -> Turn | Again:
+        """Let the message in (see `Sent`), or refuse with nothing changed. Pull the turn to its end."""
+        sent = Sent(text, key, **place)
+        begun = self.turns.begin(scope, sent, self.leases.current(), self.wish())
+        return begun if isinstance(begun, Again) else Turn(self, scope, begun)
 
     def standing(self, scope: Scope) -> Standing:
         return self.guardrails.standing(scope, self.wish())
@@ -100,40 +81,37 @@ def deadlines_of(settings: Settings) -> Deadlines:
     )
 
 
-def lease(d: Deadlines) -> float:
-    """Longer than a turn can possibly take, so that only a dead worker's lease runs out."""
+def longest(d: Deadlines) -> float:
+    """Longer than a turn can possibly take: what was taken for one and not given back by then was lost."""
     return d.turn + max(d.first_token, d.gap) + d.tool + 15
 
 
 class Turn(Iterator[TurnEvent | None]):
     """The events of one turn as they happen; ``None`` means "nothing new, still at it".
 
-    Whoever reads may go away: ``close()`` plays the turn to its end, so that the answer is there
-    when they come back. It is a class and not a generator because closing a generator that was
-    never started runs nothing at all, and the turn would stay "running".
+    Pull it to its end: the last event comes after the turn was settled. It is a class and not a
+    generator so that it can be halted from another thread.
 
     A turn that is merely dropped is not settled: the garbage collector may come at any moment, also
     to a thread that holds the writer's lock. Its lease runs out, as after the death of its worker.
     """
 
-    def __init__(self, parts: Answering, scope: Scope, text: str, begun: Begun) -> None:
+    def __init__(self, parts: Answering, scope: Scope, begun: Begun) -> None:
         self.id = begun.turn_id
         self.scope = scope
         self.outcome: Outcome | None = None
-        self._parts, self._text, self._begun = parts, text, begun
-        self._count = 0
-        self._said: list[str] = []
-        self._activity: list[dict[str, Any]] = []
-        self._inputs: dict[str, Any] = {}
-        self._playing = self._replay() if begun.replayed else self._play()
-        self._leave_seat = parts.seats.leave_with(self)
+        self._parts, self._begun = parts, begun
+        self._halted: Future[Any] = Future()
+        self._told: list[Event] = []
+        self._playing = self._play()
 
     def __next__(self) -> TurnEvent | None:
-        try:
-            return next(self._playing)
-        except StopIteration:
-            self._leave_seat()
-            raise
+        return next(self._playing)
+
+    def halt(self, reason: TurnFailed) -> None:
+        """From any thread: end it at once, also while the model is silent. Too late if it has ended."""
+        with suppress(InvalidStateError):
+            self._halted.set_exception(reason)
 
     def finish(self) -> Outcome:
         """Play whatever is left and tell how it ended."""
@@ -142,11 +120,6 @@ class Turn(Iterator[TurnEvent | None]):
         if self.outcome is None:
             raise RuntimeError("a turn was finished twice at once")
         return self.outcome
-
-    def close(self) -> None:
-        if self.outcome is None:
-            self.finish()
-        self._leave_seat()
 
     def _play(self) -> Generator[TurnEvent | None]:
         scope, parts = self.scope, self._parts
@@ -159,16 +132,17 @@ class Turn(Iterator[TurnEvent | None]):
             parts.prices,
             dict(self._begun.tools),
         )
-        yield self._numbered("turn_started", turn_id=self.id, session_id=scope.session_id)
+        message = self._begun.text
+        yield self._numbered("turn_started", turn_id=self.id, session_id=scope.session_id, message=message)
         failure = yield from self._answer(loop)
-        self._settle(loop, "failed" if failure else "completed", failure)
-        yield self._completed()
+        self.outcome = self._settled(loop, failure)
+        yield self._numbered(*self.outcome.as_event(self.id, scope.request_id))
 
-    def _answer(self, loop: TurnLoop) -> Generator[TurnEvent | None, None, AgentappError | None]:
+    def _answer(self, loop: TurnLoop) -> Generator[TurnEvent | None, None, TurnFailed | None]:
         context = ToolContext(self.scope, self._parts.notes, self._parts.past_chats)
         try:
-            for event in self._parts.driver.run(loop, context):
-                yield None if event is None else self._noted(event)
+            for event in self._parts.driver.run(loop, context, self._halted):
+                yield None if event is None else self._numbered(event.kind, **_kept(event))
         except TurnFailed as error:
             return error
         except Exception:
@@ -176,8 +150,9 @@ class Turn(Iterator[TurnEvent | None]):
             return TurnFailed("Something went wrong on our side while answering.")
         return None
 
-    def _settle(self, loop: TurnLoop, status: Status, failure: AgentappError | None) -> None:
-        reply, usage = "".join(self._said), loop.usage
+    def _settled(self, loop: TurnLoop, failure: TurnFailed | None) -> Outcome:
+        status = _status(failure)
+        reply, usage = text_of(self._told), loop.usage
         cost = self._parts.prices.cost(loop.spent)
         outcome = Outcome(
             status=status,
@@ -186,29 +161,29 @@ class Turn(Iterator[TurnEvent | None]):
             title=self._begun.title,
             usage=usage,
             cost_usd=None if cost is None else cost / 1_000_000,
-            error_code=failure.code if failure else None,
-            error_message=str(failure) if failure else None,
+            error_code=failure.code if failure and status == "failed" else None,
+            error_message=str(failure) if failure and status == "failed" else None,
         )
         settled = Settled(
             status=status,
             reply=reply,
             agent=loop.answering,
-            stays_with=loop.stays_with if status == "completed" else "",
-            activity=tuple(self._activity),
+            next_agent=loop.stays_with if status == "completed" else "",
+            log=tuple(packed(self._told)),
             input_tokens=usage.input_tokens,
             output_tokens=usage.output_tokens,
             model_calls=usage.model_calls,
             cost_microusd=cost,
-            ticket=self._ticket,
-            outcome=self._told(loop, failure),
+            ticket=self._begun.ticket,
+            outcome=self._judged(loop, failure),
             error_code=outcome.error_code,
             error_message=outcome.error_message,
         )
-        self.outcome = self._saved(outcome, settled)
+        return self._saved(outcome, settled)
 
-    def _told(self, loop: TurnLoop, failure: AgentappError | None) -> admission.Outcome:
+    def _judged(self, loop: TurnLoop, failure: TurnFailed | None) -> admission.Outcome:
         """What the guardrails are told: the real usage of every call, and whose failure it was if it was."""
-        blame: Blame = failure.blame if isinstance(failure, TurnFailed) else "turn"
+        blame: Blame = failure.blame if failure else "turn"
         result: admission.Result = "failed" if blame != "nobody" else "abandoned"
         return admission.Outcome(
             "succeeded" if failure is None else result,
@@ -218,88 +193,64 @@ class Turn(Iterator[TurnEvent | None]):
             tuple(loop.called.items()),
         )
 
-    @property
-    def _ticket(self) -> Pass:
-        if self._begun.ticket is None:
-            raise RuntimeError("a replayed turn took nothing")
-        return self._begun.ticket
-
     def _limits(self) -> Limits:
         """Those of every turn, or less if less could be reserved."""
-        limits, ticket = self._parts.limits, self._ticket
+        limits, ticket = self._parts.limits, self._begun.ticket
         return replace(limits, tokens=min(limits.tokens, ticket.tokens), microusd=ticket.microusd)
 
     def _saved(self, outcome: Outcome, settled: Settled) -> Outcome:
-        try:
-            if not self._parts.turns.settle(self.scope, self.id, settled):
+        """How the turn ended, in truth: what could not be written down was no answer."""
+        for pause in SAVING_AGAIN:
+            try:
+                if self._parts.turns.settle(self.scope, self.id, settled):
+                    return outcome
                 log.warning("turn %s was no longer running when it ended: %s", self.id, outcome.status)
-        except Exception as error:
-            log.exception("turn %s could not be saved", self.id)
-            ours = error if isinstance(error, AgentappError) else TurnFailed("The answer could not be saved.")
-            return replace(outcome, status="failed", error_code=ours.code, error_message=str(ours))
-        return outcome
-
-    def _replay(self) -> Generator[TurnEvent | None]:
-        """The same message with the same key again: the same turn, told once more."""
-        old = self._begun.replayed
-        if old is None:
-            raise RuntimeError("nothing to replay")
-        self.outcome = Outcome(
-            status=old.status,
-            reply=self._begun.reply,
-            agent=old.agent,
-            title=self._begun.title,
-            usage=Usage(old.input_tokens, old.output_tokens, old.model_calls),
-            cost_usd=old.cost_usd,
-            error_code=old.error_code,
-            error_message=old.error_message,
-        )
-        yield self._numbered("turn_started", turn_id=self.id, session_id=self.scope.session_id)
-        if self._begun.reply:
-            yield self._numbered("text", text=self._begun.reply)
-        yield self._completed()
+                return replace(outcome, status="interrupted", error_code=None, error_message=None)
+            except StorageUnavailable as error:
+                log.warning("turn %s could not be saved yet: %s", self.id, error)
+                time.sleep(pause)
+            except Exception:
+                log.exception("turn %s could not be saved", self.id)
+                break
+        # It counts as running until its lease is over; then what the journal has of it is kept.
+        unsaved = StorageUnavailable("The answer could not be saved.")
+        return replace(outcome, status="failed", error_code=unsaved.code, error_message=str(unsaved))
 
     def _opening(self) -> Opening:
-        return Opening(self._text, history(self._begun.history), self._begun.agent)
+        return Opening(self._begun.text, history(self._begun.history), self._begun.agent)
 
-    def _noted(self, event: Event) -> TurnEvent:
-        """Number the event, and keep of it what the settled turn will hold."""
-        data = dict(event.data)
-        match event.kind:
-            case "text":
-                data["text"] = storable(data["text"])
-                self._said.append(data["text"])
-            case "handed_over":
-                self._activity.append(
-                    {"kind": "handed_over", **{k: storable(data[k]) for k in ("from", "to", "task")}}
-                )
-            case "tool_executing":
-                self._inputs[data["call_id"]] = data["input"]
-            case "tool_completed":
-                self._activity.append(_tool_activity(data, self._inputs.pop(data["call_id"], None)))
-        return self._numbered(event.kind, **data)
+    def _numbered(self, kind: str, /, data: dict[str, Any] | None = None, **more: Any) -> TurnEvent:
+        event = kind, data or more
+        self._told.append(event)
+        return TurnEvent(len(self._told), *event)
 
-    def _numbered(self, kind: str, **data: Any) -> TurnEvent:
-        self._count += 1
-        return TurnEvent(self._count, kind, data)
 
-    def _completed(self) -> TurnEvent:
-        end = self.outcome
-        if end is None:
-            raise RuntimeError("a turn is completed only after it was settled")
-        data: dict[str, Any] = {
-            "turn_id": self.id,
-            "request_id": self.scope.request_id,
-            "status": end.status,
-            "reply": end.reply,
-            "agent": end.agent,
-            "title": end.title,
-            "usage": usage_as_json(end.usage),
-            "cost_usd": end.cost_usd,
-        }
-        if end.error_code:
-            data["error"] = {"code": end.error_code, "message": end.error_message}
-        return self._numbered("turn_completed", **data)
+def _status(failure: TurnFailed | None) -> Status:
+    match failure:
+        case None:
+            return "completed"
+        case TurnStopped():
+            return "stopped"
+        case TurnInterrupted():
+            return "interrupted"
+    return "failed"
+
+
+def _kept(event: LoopEvent) -> dict[str, Any]:
+    """What followers are told of it, now or later: nothing that cannot be stored, and no endless output."""
+    data = dict(event.data)
+    match event.kind:
+        case "text":
+            data["text"] = storable(data["text"])
+        case "tool_executing":
+            written = json.dumps(data["input"], ensure_ascii=False, default=str)
+            clean = storable(written)
+            data["input"] = data["input"] if clean == written[:KEPT_CHARS] else clean[:KEPT_CHARS]
+        case "tool_completed":
+            data["output"] = storable(data["output"])[:KEPT_CHARS]
+        case "handed_over":
+            data |= {name: storable(data[name]) for name in ("from", "to", "task")}
+    return data
 
 
 def history(said: tuple[tuple[str, str], ...]) -> tuple[Message, ...]:
@@ -323,22 +274,3 @@ def storable(text: str) -> str:
     """A model may say anything; what no database or encoding can hold is replaced."""
     clean = text.replace("\0", "\N{REPLACEMENT CHARACTER}")
     return clean.encode("utf-8", "replace").decode("utf-8")
-
-
-def usage_as_json(usage: Usage) -> dict[str, int]:
-    return {
-        "input_tokens": usage.input_tokens,
-        "output_tokens": usage.output_tokens,
-        "model_calls": usage.model_calls,
-    }
-
-
-def _tool_activity(done: dict[str, Any], given: object) -> dict[str, Any]:
-    return {
-        "kind": "tool",
-        "name": done["name"],
-        "input": storable(json.dumps(given, ensure_ascii=False, default=str))[:ACTIVITY_CHARS],
-        "output": done["output"][:ACTIVITY_CHARS],
-        "failed": done["failed"],
-        "limited": done["limited"],
-    }

@@ -14,7 +14,11 @@ PACKAGE = Path(__file__).parent.parent / "agentapp"
 LAYERS = (
     {"app"},
     {"cli", "web"},
+    {"stage"},
+    {"journal"},
+    {"mirrors", "running"},
     {"migrate", "listen", "breakers", "turn"},
+    {"live", "leases"},
     {"agents", "storage"},
     {"guardrails"},
     {"telemetry", "resources"},

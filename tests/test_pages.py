@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from agentapp.config import Settings
 from agentapp.errors import AgentappError, ProviderFailed, ProviderTimeout
 from agentapp.storage.accounts import Accounts
 from agentapp.storage.chats import Chats
+from agentapp.storage.values import utc_now
 from agentapp.web import problems
 from agentapp.web.parts import Parts
 from tests.people import EVENTS, JSON, PAGE, PASSWORD, Person, csrf_of, events_of, person
@@ -211,7 +213,16 @@ def every_page(app: Flask, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[st
             status,
         )
         yield f"a turn that is {status}", ann.get(f"/chat/{chat}").text
+    sql(
+        parts.settings,
+        "INSERT INTO live_turns (turn_id, tenant_id, user_id, session_id, worker, lease_until, stop_asked)"
+        " SELECT id, tenant_id, user_id, session_id, 'somewhere', ?, 0 FROM turns WHERE status = 'running'",
+        f"{utc_now() + timedelta(seconds=10):%Y-%m-%d %H:%M:%S.%f}",
+    )
     yield "still answering", ann.send(chat, NASTY, PAGE).text
+    first = ann.get(f"/chat/{chat}/export.json").json["turns"][0]["id"]
+    yield "another version", ann.get(f"/chat/{chat}?version={first}").text
+    yield "editing", ann.get(f"/chat/{chat}?edit={first}").text
     yield "an empty message", ann.send(chat, "", PAGE).text
     yield "a message too long", ann.send(chat, NASTY * 900, PAGE).text
     yield "delete", ann.get(f"/chat/{chat}/delete").text
@@ -523,7 +534,16 @@ def test_the_json_export_has_exactly_the_promised_shape(ann: Person) -> None:
     assert set(whole["session"]) == {"id", "title", "created_at"}
     assert whole["session"]["id"] == chat
     for turn in whole["turns"]:
-        assert set(turn) == {"id", "status", "agent", "usage", "cost_usd", "started_at", "ended_at"}
+        assert set(turn) == {
+            "id",
+            "follows",
+            "status",
+            "agent",
+            "usage",
+            "cost_usd",
+            "started_at",
+            "ended_at",
+        }
         assert {"input_tokens", "output_tokens"} <= set(turn["usage"])
         assert turn["started_at"] <= turn["ended_at"]
     assert [turn["status"] for turn in whole["turns"]] == ["completed", "failed", "completed", "failed"]
@@ -699,14 +719,15 @@ def test_a_second_message_while_a_turn_runs_is_409_and_the_page_keeps_it(solo: C
     ann, bob = person(app, "ann"), person(app, "bob")
     chat = ann.new_chat()
     with running(ann, chat, held):
-        told = check_problem(ann.send(chat, "a second one"), 409, "turn-in-progress", "turn_id")
-        check_problem(ann.send(chat, "a second one", EVENTS), 409, "turn-in-progress", "turn_id")
-        again = ann.send(chat, "the first message", idempotency_key="first")
-        assert check_problem(again, 409, "turn-in-progress", "turn_id")["turn_id"] == told["turn_id"]
+        code, link = "turn-in-progress", ("turn_id", "turn_url")
+        told = check_problem(ann.send(chat, "a second one"), 409, code, *link)
+        check_problem(ann.send(chat, "a second one", EVENTS), 409, code, *link)
+        assert told["turn_url"] == f"/chat/{chat}/turns/{told['turn_id']}/events"
         page = ann.send(chat, "a second <one>", PAGE)
         assert page.status_code == 409
         assert Page(page.text).form(f"/chat/{chat}/messages").fields["message"] == "a second <one>"
         held.let_go.set()
+        assert ann.browser.get(told["turn_url"], headers=EVENTS).text.count("event: turn_completed") == 1
         assert bob.send(bob.new_chat(), "hello").status_code == 200
     whole = ann.get(f"/chat/{chat}/export.json").json
     assert [turn["id"] for turn in whole["turns"]] == [told["turn_id"]]
@@ -748,6 +769,7 @@ def test_an_answer_that_cannot_be_saved_is_told_as_such(
         raise errors.StorageUnavailable("The database cannot be reached right now.")
 
     monkeypatch.setattr(type(parts.answering.turns), "settle", away)
+    monkeypatch.setattr("agentapp.turn.SAVING_AGAIN", (0.0,))
     first, second = ann.new_chat(), ann.new_chat()
     check_problem(ann.send(first, "hello"), 503, "storage-unavailable", "turn_id", "request_id")
     last = check_stream(ann.stream(second, "hello"), second)

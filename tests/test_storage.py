@@ -27,11 +27,12 @@ from agentapp.storage.chats import Chats
 from agentapp.storage.db import Database
 from agentapp.storage.notes import Notes
 from agentapp.storage.turns import Turns, title_of
-from agentapp.storage.values import Begun, Settled
+from agentapp.storage.values import Again, Begun, Lease, Sent, Settled
 from tests.postgres import postgres_url
 
 PASSWORD = "a long enough password"
-LEASE = timedelta(seconds=60)
+LEASE = Lease("this worker", timedelta(seconds=60))
+OVER = Lease("a worker that died", timedelta(seconds=-1))
 WISH = Wish(1_000, 2_000)
 NOTHING = Pass(0.0, 0, 0, 0, 0, 0, 0)
 
@@ -44,7 +45,7 @@ class Stores:
         self.db = Database(url, self.binder)
         self.accounts, self.chats = Accounts(self.db), Chats(self.db)
         self.cells, self.notes = CellStore(self.db), Notes(self.db)
-        terms = Terms(BreakerPolicy(failures=10**9), lease=LEASE.total_seconds())
+        terms = Terms(BreakerPolicy(failures=10**9), lease=LEASE.length.total_seconds())
         kind = Cells(dict.fromkeys(("session", "user", "tenant", "provider"), terms))
         self.guardrails = Guardrails(Registry(kind, self.cells), "demo")
         self.turns = Turns(self.db, self.cells, self.guardrails)
@@ -61,8 +62,8 @@ class Stores:
         assert self.turns.settle(scope, begun.turn_id, done(begun, reply))
         return begun.turn_id
 
-    def begin(self, scope: Scope, text: str, key: str | None = None, lease: timedelta = LEASE) -> Begun:
-        return self.turns.begin(scope, text, key, lease, WISH)
+    def begin(self, scope: Scope, text: str, key: str | None = None, lease: Lease = LEASE) -> Any:
+        return self.turns.begin(scope, Sent(text, key), lease, WISH)
 
     def held(self, scope: Scope) -> dict[str, tuple[int, int]]:
         """How many turns are under way, and how much is reserved for them."""
@@ -150,11 +151,11 @@ def test_of_many_who_begin_a_turn_at_once_one_is_let_in(stores: Stores) -> None:
 def test_a_key_makes_one_turn_however_often_it_is_sent(stores: Stores) -> None:
     chat = stores.chat(stores.user("ann"))
     first = stores.begin(chat, "hello", "key")
+    assert stores.begin(chat, "hello", "key") == Again(first.turn_id), "also while it runs"
     with pytest.raises(TurnInProgress):
-        stores.begin(chat, "hello", "key")
+        stores.begin(chat, "hello", "other key")
     stores.turns.settle(chat, first.turn_id, done(first))
-    again = stores.begin(chat, "hello", "key")
-    assert (again.turn_id, again.reply, again.ticket) == (first.turn_id, "the reply", None)
+    assert stores.begin(chat, "hello", "key") == Again(first.turn_id)
     assert stores.held(chat) == NOTHING_HELD, "what is only told once more takes nothing"
     with pytest.raises(IdempotencyMismatch):
         stores.begin(chat, "something else", "key")
@@ -174,9 +175,7 @@ def test_a_turn_is_settled_once(stores: Stores) -> None:
 
 def test_a_turn_whose_worker_died_does_not_block_the_session(stores: Stores) -> None:
     chat = stores.chat(stores.user("ann"))
-    dead = stores.begin(chat, "lost", lease=timedelta(seconds=-1))
-    seen = read(stores, chat, lambda: stores.chats.transcript(chat)).turns
-    assert [t.status for t in seen] == ["interrupted"], "shown as it is before anybody has written it down"
+    dead = stores.begin(chat, "lost", lease=OVER)
     stores.turn(chat, "next")
     whole = read(stores, chat, lambda: stores.chats.transcript(chat))
     assert [(t.id == dead.turn_id, t.status) for t in whole.turns] == [
@@ -220,7 +219,7 @@ def test_a_turn_that_ends_while_it_is_given_up_is_given_back_once(
     ann = stores.user("ann")
     chat, elsewhere = stores.chat(ann), stores.chat(ann)
     running = stores.begin(elsewhere, "stays")
-    begun = stores.begin(chat, "hello", lease=timedelta(seconds=-1) if other == "begin" else LEASE)
+    begun = stores.begin(chat, "hello", lease=OVER if other == "begin" else LEASE)
     ending, given_up = threading.Event(), threading.Event()
     withdraw = stores.guardrails.withdraw
 

@@ -25,6 +25,7 @@ from agentapp.agents.tools import tool
 from agentapp.errors import (
     BreakerOpen,
     BudgetExhausted,
+    Busy,
     NotFound,
     ProviderBusy,
     ProviderGarbled,
@@ -36,10 +37,12 @@ from agentapp.errors import (
 )
 from agentapp.guardrails.admission import Four
 from agentapp.guardrails.cell import Key
+from agentapp.guardrails.seats import Seats
 from agentapp.isolation import Scope, UserScope
-from agentapp.storage.models import GuardrailCell
-from agentapp.storage.models import Turn as StoredTurn
-from agentapp.storage.values import utc_now
+from agentapp.live import Follower
+from agentapp.storage.log import steps_of
+from agentapp.storage.models import GuardrailCell, LiveTurn
+from agentapp.storage.values import Again, Sent, utc_now
 from agentapp.turn import HISTORY_CHARS, Answering, Turn, history
 from agentapp.web.parts import Parts
 from tests.people import EVENTS, JSON, PAGE, events_of, person, without_limits
@@ -127,7 +130,7 @@ def test_begin_refuses_before_anything_is_made(parts: Parts, scope: Scope, answe
     with pytest.raises(TurnInProgress) as refusal:
         answering("x").begin(scope, "second")
     assert refusal.value.turn_id == running.id
-    running.close()
+    running.finish()
     assert [m.content for m in stored(parts, scope).messages] == ["first", "later"]
 
 
@@ -135,12 +138,13 @@ def test_begin_refuses_before_anything_is_made(parts: Parts, scope: Scope, answe
 def test_a_reader_who_goes_away_does_not_end_the_turn(
     parts: Parts, scope: Scope, answering: Any, pulled: int
 ) -> None:
-    """Also one who went away before reading anything: closing must reach a turn that was never started."""
-    turn = answering("The whole answer").begin(scope, "Hello")
+    """Also one who went away before reading anything."""
+    follower = replace(parts.stage, answering=answering("The whole answer")).send(scope, Sent("Hello"))
     for _ in range(pulled):
-        next(turn)
-    turn.close()
-    turn.close()
+        next(follower)
+    follower.close()
+    follower.close()
+    assert parts.stage.running.wait(10)
     whole = stored(parts, scope)
     assert [m.content for m in whole.messages] == ["Hello", "The whole answer"]
     assert whole.turns[0].status == "completed"
@@ -164,7 +168,6 @@ def test_a_turn_is_settled_exactly_once(parts: Parts, scope: Scope, answering: A
     )
     turn = answering("ok").begin(scope, "Hello")
     list(turn)
-    turn.close()
     turn.finish()
     assert settled == [turn.id]
 
@@ -209,6 +212,7 @@ def test_a_database_that_goes_away_fails_the_turn_and_says_so(
         raise StorageUnavailable("The database cannot be reached right now.")
 
     monkeypatch.setattr(type(parts.answering.turns), "settle", away)
+    monkeypatch.setattr("agentapp.turn.SAVING_AGAIN", (0.0, 0.0))
     events = [event for event in turn if event is not None]
     assert events[-1].kind == "turn_completed"
     assert events[-1].data["status"] == "failed"
@@ -219,7 +223,8 @@ def test_a_chat_deleted_meanwhile_spoils_nothing(parts: Parts, scope: Scope, ans
     turn = answering("too late").begin(scope, "Hello")
     next(turn)
     parts.answering.turns.delete_chat(scope)
-    assert turn.finish().reply == "too late"
+    end = turn.finish()
+    assert (end.status, end.reply) == ("interrupted", "too late"), "nothing of it was saved"
 
 
 def test_what_no_database_can_hold_is_replaced_in_stream_and_row_alike(
@@ -240,15 +245,18 @@ def test_events_are_numbered_without_gaps_and_the_texts_are_the_reply(app: Flask
     assert "42" in events[-1]["reply"]
 
 
-def test_the_same_key_again_is_the_same_turn(parts: Parts, scope: Scope, answering: Any) -> None:
-    first = answering("once").begin(scope, "Hello", "key-1")
-    first.finish()
+def test_the_same_key_again_is_the_same_turn_with_the_same_events(
+    parts: Parts, scope: Scope, answering: Any
+) -> None:
+    script = (hands_over("maths", "sum"), calls(("calculate", {"expression": "2+2"})), "That is 4")
+    first = answering(*script).begin(scope, "Hello", "key-1")
+    events = [(event.number, event.kind, event.data) for event in first if event is not None]
     service = answering()  # a model that has nothing to say: asking it would fail
-    again = service.begin(scope, "Hello", "key-1")
-    events = [event for event in again if event is not None]
-    assert again.id == first.id
-    assert [e.kind for e in events] == ["turn_started", "text", "turn_completed"]
-    assert events[-1].data["reply"] == "once"
+    assert service.begin(scope, "Hello", "key-1") == Again(first.id)
+    with parts.binder.bound(scope):
+        again = replace(parts.stage, answering=service).send(scope, Sent("Hello", "key-1"))
+    assert [(event.number, event.kind, event.data) for event in again if event is not None] == events
+    again.close()
     assert len(stored(parts, scope).messages) == 2
 
 
@@ -256,7 +264,7 @@ def test_activity_is_kept_for_the_page(parts: Parts, scope: Scope, answering: An
     answering(hands_over("maths", "sum"), calls(("calculate", {"expression": "2+2"})), "4").begin(
         scope, "2+2"
     ).finish()
-    handed, used = stored(parts, scope).turns[0].activity
+    handed, used = steps_of(stored(parts, scope).turns[0].log)
     assert handed == {"kind": "handed_over", "from": "triage", "to": "maths", "task": "sum"}
     assert (used["kind"], used["name"], used["input"]) == ("tool", "calculate", '{"expression": "2+2"}')
     assert "4" in used["output"]
@@ -509,7 +517,7 @@ def test_what_a_turn_may_need_is_reserved_until_it_ends(scope: Scope, answering:
     turn = priced(answering("fine")).begin(scope, "Hello")
     assert told().reserved == (50_000, 100_000, 100_000), "all its tokens, at the dearest price"
     assert told().running == (1, 1, 1)
-    turn.close()
+    turn.finish()
     assert (told().reserved, told().running) == ((0, 0, 0), (0, 0, 0))
 
 
@@ -551,7 +559,7 @@ def test_calls_of_a_tool_are_counted_over_all_turns_of_a_chat(
         service = answering(calls(("counts", {}), ("counts", {})), "ok")
         service = replace(service, team=Team(Agent("solo", "Go.", (counts,))))
         service.begin(to, "Hello").finish()
-        return [used["limited"] for used in stored(parts, to).turns[-1].activity]
+        return [used["limited"] for used in steps_of(stored(parts, to).turns[-1].log)]
 
     assert twice(scope) == [False, False]
     assert twice(scope) == [False, True]
@@ -560,74 +568,74 @@ def test_calls_of_a_tool_are_counted_over_all_turns_of_a_chat(
     assert len(ran) == 5
 
 
-def finished(turn: Turn) -> None:
-    turn.finish()
+def finished(follower: Follower) -> None:
+    follower.finish()
+    follower.close()
 
 
-def closed_at_once(turn: Turn) -> None:
-    turn.close()
+def closed_at_once(follower: Follower) -> None:
+    follower.close()
 
 
-def closed_in_the_middle(turn: Turn) -> None:
-    next(turn)
-    next(turn)
-    turn.close()
+def closed_in_the_middle(follower: Follower) -> None:
+    next(follower)
+    next(follower)
+    follower.close()
+    follower.close()
 
 
-def read_and_closed(turn: Turn) -> None:
-    list(turn)
-    turn.close()
-    turn.close()
-
-
-def read_but_for_its_end(turn: Turn) -> None:
+def read_but_for_its_end(follower: Follower) -> None:
     """As a reader does who knows that `turn_completed` is the last."""
-    while (event := next(turn)) is None or event.kind != "turn_completed":
+    while (event := next(follower)) is None or event.kind != "turn_completed":
         pass
-    turn.close()
+    follower.close()
 
 
-@pytest.mark.parametrize(
-    "end", [finished, closed_at_once, closed_in_the_middle, read_and_closed, read_but_for_its_end]
-)
+ENDS = [finished, closed_at_once, closed_in_the_middle, read_but_for_its_end]
+
+
+@pytest.mark.parametrize("end", ENDS)
 @pytest.mark.parametrize("answer", ["fine", ProviderGarbled("x"), ZeroDivisionError("x")], ids=type)
-def test_a_seat_is_given_back_once_however_a_turn_ends(
-    parts: Parts, scope: Scope, answering: Any, end: Callable[[Turn], None], answer: Any
+def test_a_seat_is_given_back_once_however_a_stream_ends(
+    parts: Parts, scope: Scope, answering: Any, end: Callable[[Follower], None], answer: Any
 ) -> None:
-    seats = parts.answering.seats
-    turn = answering(answer).begin(scope, "Hello")
+    seats = parts.stage.seats
+    follower = replace(parts.stage, answering=answering(answer)).send(scope, Sent("Hello"))
     assert seats.taken() == 1
-    end(turn)
+    end(follower)
     assert seats.taken() == 0
-    del turn
+    del follower
     gc.collect()
     assert seats.taken() == 0, "nor once more when it is collected"
 
 
-def test_a_turn_that_is_dropped_gives_its_seat_back_when_it_is_collected(
+def test_a_stream_that_is_dropped_gives_its_seat_back_when_it_is_collected(
     parts: Parts, scope: Scope, answering: Any
 ) -> None:
     for pulled in (0, 1, 3):
         other = scope.within(parts.chats.create(scope).id)
-        turn = answering("fine").begin(other, "Hello")
+        follower = replace(parts.stage, answering=answering("fine")).send(other, Sent("Hello"))
         for _ in range(pulled):
-            next(turn)
-        assert parts.answering.seats.taken() == 1
-        del turn
+            next(follower)
+        assert parts.stage.seats.taken() == 1
+        del follower
         gc.collect()
-        assert parts.answering.seats.taken() == 0
+        assert parts.stage.seats.taken() == 0
 
 
 def test_a_turn_that_was_refused_keeps_no_seat(
     parts: Parts, scope: Scope, answering: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     running = answering("later").begin(scope, "first")
+    stage = replace(parts.stage, answering=answering("x"))
     with pytest.raises(TurnInProgress):
-        answering("x").begin(scope, "second")
+        stage.send(scope, Sent("second"))
     with pytest.raises(NotFound):
-        answering("x").begin(scope.within("no-such-chat"), "second")
-    assert parts.answering.seats.taken() == 1
-    running.close()
+        stage.send(scope.within("no-such-chat"), Sent("second"))
+    with pytest.raises(NotFound), parts.binder.bound(scope):
+        stage.follow(scope, "no-such-turn")
+    assert parts.stage.seats.taken() == 0
+    running.finish()
     for error in (ZeroDivisionError, KeyboardInterrupt):
 
         def fails(*args: Any, error: type[BaseException] = error) -> Any:
@@ -635,8 +643,8 @@ def test_a_turn_that_was_refused_keeps_no_seat(
 
         monkeypatch.setattr(type(parts.answering.turns), "begin", fails)
         with pytest.raises(error):
-            answering("x").begin(scope, "third")
-    assert parts.answering.seats.taken() == 0
+            stage.send(scope, Sent("third"))
+    assert parts.stage.seats.taken() == 0
 
 
 def test_a_turn_that_is_only_told_again_takes_nothing_for_longer_than_the_telling(
@@ -644,14 +652,30 @@ def test_a_turn_that_is_only_told_again_takes_nothing_for_longer_than_the_tellin
 ) -> None:
     answering("once").begin(scope, "Hello", "key").finish()
     before = told()
-    for end in (finished, closed_at_once, closed_in_the_middle):
-        again = answering().begin(scope, "Hello", "key")
-        assert parts.answering.seats.taken() == 1, "it needs a thread as any other does"
+    for end in ENDS:
+        with parts.binder.bound(scope):
+            again = replace(parts.stage, answering=answering()).send(scope, Sent("Hello", "key"))
+        assert parts.stage.seats.taken() == 1, "it needs a thread as any other does"
         end(again)
-        assert parts.answering.seats.taken() == 0
+        assert parts.stage.seats.taken() == 0
     after = told()
     assert (after.used, after.reserved, after.running) == (before.used, before.reserved, before.running)
     assert after.session.bucket == before.session.bucket, "nor does it count against a rate"
+
+
+def test_one_persons_streams_leave_seats_for_others() -> None:
+    seats = Seats(threads=72, reserved=8)
+    hers = [seats.take("ann") for _ in range(16)]
+    with pytest.raises(Busy) as refusal:
+        seats.take("ann")
+    assert (refusal.value.scope, refusal.value.limit) == ("streams", 16)
+    others = [seats.take(f"user {n}") for n in range(48)]
+    with pytest.raises(Busy) as refusal:
+        seats.take("bob")
+    assert (refusal.value.scope, refusal.value.limit) == ("server", 64)
+    hers.pop().leave()
+    others.append(seats.take("bob"))
+    assert seats.taken() == 64
 
 
 def test_when_all_seats_are_taken_the_next_is_told_so_and_pages_still_come(
@@ -663,7 +687,7 @@ def test_when_all_seats_are_taken_the_next_is_told_so_and_pages_still_come(
     theirs = bob.new_chat()
     user = parts.accounts.add("uma", "a long enough password")
     mine = UserScope(request_id="r", tenant_id=user.tenant_id, user_id=user.id)
-    turn = parts.answering.begin(mine.within(parts.chats.create(mine).id), "Hello")
+    held = parts.stage.send(mine.within(parts.chats.create(mine).id), Sent("Hello"))
     for headers in (JSON, EVENTS):
         refused = ann.send(ann.new_chat(), "Hello", headers)
         assert refused.status_code == 503
@@ -671,9 +695,9 @@ def test_when_all_seats_are_taken_the_next_is_told_so_and_pages_still_come(
         assert int(refused.headers["Retry-After"]) == refused.json["retry_after"] >= 1
     for path in ("/chat", f"/chat/{theirs}", f"/chat/{theirs}/export.json", "/livez", "/readyz"):
         assert bob.browser.get(path, headers=PAGE).status_code == 200, path
-    turn.close()
+    held.close()
     assert "hello-b" in bob.ask(theirs, "hello-b")["reply"]
-    assert parts.answering.seats.taken() == 0
+    assert parts.stage.seats.taken() == 0
 
 
 def test_a_chat_deleted_while_it_answers_gives_back_and_still_pays(
@@ -689,7 +713,7 @@ def test_a_chat_deleted_while_it_answers_gives_back_and_still_pays(
     assert turn.finish().reply == "too late"
     assert (told().running, told().reserved[1:]) == ((1, 1, 1), (100_000, 100_000))
     assert told().used[1:] == (20, 20), "10 tokens in, 5 out"
-    other.close()
+    other.finish()
     assert (told().running, told().reserved[1:], told().used[1:]) == ((0, 0, 0), (0, 0), (40, 40))
     with parts.db.writing() as db:
         left = db.scalars(select(GuardrailCell.id).where(GuardrailCell.scope == "session")).all()
@@ -698,10 +722,9 @@ def test_a_chat_deleted_while_it_answers_gives_back_and_still_pays(
 
 def lose(parts: Parts, turn: Turn) -> None:
     """As if the turn's worker had died a while ago."""
-    mine = (StoredTurn.tenant_id == turn.scope.tenant_id, StoredTurn.user_id == turn.scope.user_id)
     with parts.db.writing() as db:
         past = utc_now() - timedelta(seconds=1)
-        db.execute(update(StoredTurn).where(*mine, StoredTurn.id == turn.id).values(lease_until=past))
+        db.execute(update(LiveTurn).where(LiveTurn.turn_id == turn.id).values(lease_until=past))
 
 
 @pytest.mark.parametrize("late", ["while the next runs", "after the next", "never"])
@@ -717,15 +740,15 @@ def test_a_dead_turn_is_given_back_once_when_the_next_message_comes(
     both = ((2, 2, 2), (50_000, 200_000, 200_000))  # the other and the following one
     assert (told().running, told().reserved) == both
     if late == "while the next runs":
-        dead.close()
+        dead.finish()
         assert (told().running, told().reserved, told().used) == (*both, (15, 20, 20))
-    following.close()
+    following.finish()
     if late == "after the next":
-        dead.close()
+        dead.finish()
     spent = (15, 20, 20) if late == "never" else (30, 40, 40)
     assert (told().running, told().reserved) == ((1, 1, 1), (0, 100_000, 100_000))
     assert told().used == spent
-    other.close()
+    other.finish()
     assert (told().running, told().reserved) == ((0, 0, 0), (0, 0, 0))
     statuses = [turn.status for turn in stored(parts, scope).turns]
     assert statuses == ["interrupted", "completed"]
@@ -767,9 +790,9 @@ def test_a_probe_whose_turn_died_makes_room_for_the_next(
     probe = answering("all is well").begin(scope, "Hello")
     before = told().session.breaker
     assert before.opened is not None
-    dead.close()
+    dead.finish()
     assert told().session.breaker == before
-    probe.close()
+    probe.finish()
     assert told().session.breaker.state(clock[0]) == "closed"
 
 
@@ -797,5 +820,6 @@ def alive(parts: Parts) -> dict[str, int]:
         "descriptors": len(os.listdir("/proc/self/fd")),
         "checked out": parts.db.engine.pool.checkedout(),  # type: ignore[attr-defined]
         "sessions": parts.db.open_readers(),
-        "seats": parts.answering.seats.taken(),
+        "seats": parts.stage.seats.taken(),
+        "turns": len(parts.stage.running.all()),
     }

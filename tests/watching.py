@@ -29,7 +29,8 @@ FIELDS: dict[str, dict[str, str]] = {
     "auth.login": {"username": "ann", "password": "a long enough password", "next": "/chat"},
     "auth.setup": {"username": "opal", "password": "a long enough password"},
     "theme": {"theme": "dark", "next": "/chat"},
-    "chat.send": {"message": "hello there", "idempotency_key": "k"},
+    "turns.send": {"message": "hello there", "idempotency_key": "k", "after": "", "replaces": ""},
+    "turns.retry": {"idempotency_key": "again"},
     "chat.rename": {"title": "another title"},
 }
 

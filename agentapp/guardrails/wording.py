@@ -114,6 +114,8 @@ def _full(refusal: GuardrailRefused) -> str:
             return f"No more than {refusal.limit:,} of your chats can be answering at once."
         case "tenant":
             return f"No more than {refusal.limit:,} chats of your organisation can be answering at once."
+        case "streams":
+            return f"You follow {refusal.limit:,} answers at once already. Close some of those pages."
         case "login":
             return "Too many people are signing in at once."
     return "The server has no room for another answer right now."

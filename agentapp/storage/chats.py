@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import cast
+from dataclasses import replace
 
 from sqlalchemy import CursorResult, exists, or_, select, update
+from sqlalchemy.orm import Session
 
 from agentapp.errors import NotFound
 from agentapp.isolation import Scope, UserScope
 from agentapp.storage.db import Database
 from agentapp.storage.models import ChatSession, Message, Turn
 from agentapp.storage.owned import in_session, like, owned_by, this_session
-from agentapp.storage.values import Chat, Status, StoredMessage, StoredTurn, Transcript, new_id, utc_now
+from agentapp.storage.telling import events_so_far, stored_turn
+from agentapp.storage.values import Chat, StoredMessage, StoredTurn, Transcript, new_id, utc_now
 
 UNTITLED = "New chat"
 PASSAGE = 160
@@ -29,7 +31,6 @@ class Chats:
             tenant_id=scope.tenant_id,
             user_id=scope.user_id,
             title=UNTITLED,
-            agent="",
             created_at=now,
             updated_at=now,
         )
@@ -65,9 +66,10 @@ class Chats:
         chat = self.get(scope)
         mine, said = in_session(scope, Turn), in_session(scope, Message)
         with self._db.reading() as db:
-            turns = db.scalars(select(Turn).where(mine).order_by(Turn.started_at, Turn.id)).all()
+            turns = db.scalars(select(Turn).where(mine).order_by(Turn.number)).all()
             messages = db.scalars(select(Message).where(said).order_by(Message.seq)).all()
-            return Transcript(chat, tuple(map(stored_turn, turns)), tuple(map(_message, messages)))
+            told = tuple(_told(db, scope, turn) for turn in turns)
+            return Transcript(chat, told, tuple(map(_message, messages)))
 
     def rename(self, scope: Scope, title: str) -> None:
         with self._db.writing() as db:
@@ -89,28 +91,11 @@ class Chats:
         return [(title, f"{when:%Y-%m-%d}", _passage(content, words)) for title, when, content in found]
 
 
-def stored_turn(row: Turn) -> StoredTurn:
-    return StoredTurn(
-        id=row.id,
-        status=_status(row),
-        agent=row.agent,
-        activity=tuple(row.activity),
-        error_code=row.error_code,
-        error_message=row.error_message,
-        input_tokens=row.input_tokens,
-        output_tokens=row.output_tokens,
-        model_calls=row.model_calls,
-        cost_usd=None if row.cost_microusd is None else row.cost_microusd / 1_000_000,
-        request_id=row.request_id,
-        started_at=row.started_at,
-        ended_at=row.ended_at,
-    )
-
-
-def _status(row: Turn) -> Status:
-    """A turn whose lease ran out has lost its worker, even if nobody has written that down yet."""
-    dead = row.status == "running" and row.lease_until < utc_now()
-    return "interrupted" if dead else cast(Status, row.status)
+def _told(db: Session, scope: Scope, row: Turn) -> StoredTurn:
+    turn = stored_turn(row)
+    if turn.status != "running":
+        return turn
+    return replace(turn, log=tuple([kind, data] for kind, data in events_so_far(db, scope, turn.id)))
 
 
 def _found(result: object) -> None:

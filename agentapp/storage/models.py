@@ -98,26 +98,30 @@ class InSession(Owned):
 
 
 class ChatSession(Owned, Base):
-    """``agent`` is the specialist the session stays with; empty means the front agent."""
-
     __tablename__ = "sessions"
     __table_args__ = (Index("ix_sessions_owner", "tenant_id", "user_id", "updated_at"),)
 
     id: Mapped[str] = mapped_column(Id, primary_key=True)
     title: Mapped[str] = mapped_column(String(200))
-    agent: Mapped[str] = mapped_column(String(64))
     created_at: Mapped[datetime]
     updated_at: Mapped[datetime]
 
 
 class Turn(InSession, Base):
+    """``number`` counts a session's turns; ``follows`` is the number of the one before it, at first 0. Turns
+    that follow the same one are versions of each other.
+
+    ``next_agent`` is the specialist that a message after this turn goes to; empty means the front agent.
+    ``log`` is what is needed to tell the ended turn's events again: see ``storage.log``.
+    """
+
     __tablename__ = "turns"
     __table_args__ = (
         CheckConstraint(
             "status IN ('running', 'completed', 'failed', 'stopped', 'interrupted')", name="status"
         ),
         UniqueConstraint("session_id", "idempotency_key", name="uq_turns_idempotency_key"),
-        Index("ix_turns_session", "session_id", "started_at"),
+        UniqueConstraint("session_id", "number", name="uq_turns_number"),
         Index(
             "uq_turns_one_running",
             "session_id",
@@ -129,10 +133,13 @@ class Turn(InSession, Base):
 
     id: Mapped[str] = mapped_column(Id, primary_key=True)
     request_id: Mapped[str] = mapped_column(Id)
+    number: Mapped[int]
+    follows: Mapped[int]
     idempotency_key: Mapped[str | None] = mapped_column(String(128))
     status: Mapped[str] = mapped_column(String(16))
     agent: Mapped[str] = mapped_column(String(64))
-    activity: Mapped[list[Any]] = mapped_column(JSON)
+    next_agent: Mapped[str] = mapped_column(String(64))
+    log: Mapped[list[Any]] = mapped_column(JSON)
     error_code: Mapped[str | None] = mapped_column(String(64))
     error_message: Mapped[str | None]
     input_tokens: Mapped[int]
@@ -141,8 +148,30 @@ class Turn(InSession, Base):
     cost_microusd: Mapped[int | None]
     started_at: Mapped[datetime]
     ended_at: Mapped[datetime | None]
-    lease_until: Mapped[datetime]
     admission: Mapped[list[Any] | None] = mapped_column(JSON)
+
+
+class LiveTurn(InSession, Base):
+    """There is one exactly while a turn runs: whose it is, how long it counts as alive, if it is to stop."""
+
+    __tablename__ = "live_turns"
+
+    turn_id: Mapped[str] = mapped_column(Id, ForeignKey("turns.id", ondelete="CASCADE"), primary_key=True)
+    worker: Mapped[str] = mapped_column(Id, index=True)
+    lease_until: Mapped[datetime]
+    stop_asked: Mapped[bool]
+
+
+class TurnEvents(InSession, Base):
+    """Events of a running turn, from number ``first`` on, as JSON. They go when the turn is live no more."""
+
+    __tablename__ = "turn_events"
+
+    turn_id: Mapped[str] = mapped_column(
+        Id, ForeignKey("live_turns.turn_id", ondelete="CASCADE"), primary_key=True
+    )
+    first: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    events: Mapped[list[Any]] = mapped_column(JSON)
 
 
 class Message(InSession, Base):

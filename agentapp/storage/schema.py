@@ -13,7 +13,7 @@ from agentapp.storage.db import make_engine
 
 # The newest file in migrations/versions. Written down, so that a worker need not load alembic to
 # compare; a test keeps it true. Revisions are numbered, so an older one sorts before a newer one.
-HEAD = "0002"
+HEAD = "0003"
 
 MISSING = "the database has no tables yet: run `agentapp db upgrade`"
 
@@ -69,7 +69,7 @@ def migrating(url: str) -> Iterator[Connection]:
     """One transaction to change the schema in. Whoever comes second waits, then finds it changed."""
     engine = engine_for(url)
     try:
-        with engine.connect().execution_options(agentapp_writes=True) as connection:
+        with engine.connect().execution_options(agentapp_writes=True, agentapp_migrates=True) as connection:
             _prepare_sqlite(connection)
             with connection.begin():
                 _lock_postgresql(connection)

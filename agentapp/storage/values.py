@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 
 from agentapp.guardrails.admission import Outcome, Pass
@@ -51,10 +51,14 @@ class StoredMessage:
 
 @dataclass(frozen=True, slots=True)
 class StoredTurn:
+    """``log`` is packed: see ``storage.log``. Of a running turn it is what was written down so far."""
+
     id: str
+    number: int
+    follows: int
     status: Status
     agent: str
-    activity: tuple[dict[str, Any], ...]
+    log: tuple[Any, ...]
     error_code: str | None
     error_message: str | None
     input_tokens: int
@@ -68,7 +72,7 @@ class StoredTurn:
 
 @dataclass(frozen=True, slots=True)
 class Transcript:
-    """One chat, whole: what the page shows and what an export holds."""
+    """One chat, whole, in the order in which it was said: all versions of all turns."""
 
     chat: Chat
     turns: tuple[StoredTurn, ...]
@@ -76,19 +80,57 @@ class Transcript:
 
 
 @dataclass(frozen=True, slots=True)
+class Sent:
+    """What a person sent. Without a text it is the text of the turn that it ``replaces``.
+
+    It goes after the newest turn, unless it says which turn it comes ``after``, or of which it is
+    to be another version.
+    """
+
+    text: str | None
+    key: str | None = None
+    after: str | None = None
+    replaces: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """Which worker plays a turn, and for how long it counts as alive if nothing is heard of it."""
+
+    worker: str
+    length: timedelta
+
+
+@dataclass(frozen=True, slots=True)
 class Begun:
-    """A turn that was let in. ``replayed`` is set when the same idempotency key had already made it;
-    if not, ``ticket`` is what it took of the guardrails, and ``tools`` the calls its session has had.
+    """A turn that was let in. ``ticket`` is what it took of the guardrails, ``tools`` the calls that its
+    session's tools have had.
     """
 
     turn_id: str
+    text: str
     agent: str
     history: tuple[tuple[str, str], ...]
     title: str
-    replayed: StoredTurn | None = None
-    reply: str = ""
-    ticket: Pass | None = None
+    ticket: Pass
     tools: tuple[tuple[str, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Again:
+    """The same message with the same key had come before: this is the turn it made."""
+
+    turn_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """A turn as its followers are told of it: the events so far, and how it stands."""
+
+    turn: StoredTurn
+    title: str
+    message: str
+    reply: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +140,8 @@ class Settled:
     status: Status
     reply: str
     agent: str
-    stays_with: str
-    activity: tuple[dict[str, Any], ...]
+    next_agent: str
+    log: tuple[Any, ...]
     input_tokens: int
     output_tokens: int
     model_calls: int

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from flask import Flask
 
-from agentapp.web import auth, chat, headers, health, hooks, incoming, pages, problems
+from agentapp.web import auth, chat, headers, health, hooks, incoming, pages, problems, turns
 
 
 def init_app(app: Flask) -> None:
@@ -18,3 +18,4 @@ def init_app(app: Flask) -> None:
     app.register_blueprint(health.blueprint)
     app.register_blueprint(auth.blueprint)
     app.register_blueprint(chat.blueprint)
+    app.register_blueprint(turns.blueprint)

@@ -71,6 +71,11 @@ def signed_in_user() -> User | None:
     return current_user.user if current_user.is_authenticated else None
 
 
+def login_token() -> str | None:
+    """What names the login of this request: a stream ends when it does."""
+    return current_user.token if current_user.is_authenticated else None
+
+
 @blueprint.get("/login")
 def login_page() -> Any:
     if "user" in g:

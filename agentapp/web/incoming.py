@@ -76,6 +76,19 @@ def key_field() -> str | None:
     return field("idempotency_key", most=MAX_KEY, default="") or None
 
 
+def turn_field(name: str) -> str | None:
+    """A turn's id, if one was sent. Whether there is such a turn, the query finds out."""
+    return field(name, most=64, default="") or None
+
+
+def last_event() -> int:
+    """After which event to go on: as a browser asks for it, or in the address."""
+    value = request.headers.get("Last-Event-ID") or request.args.get("after") or "0"
+    if not (value.isascii() and value.isdigit() and len(value) <= 9):
+        raise BadRequest("The number of an event is a whole number from 0 on.")
+    return int(value)
+
+
 def query_text(name: str, *, most: int) -> str:
     return _checked(name, request.args.get(name, ""), most).strip()
 

@@ -10,6 +10,7 @@ from flask import current_app, g
 from agentapp.config import Settings
 from agentapp.guardrails.sign_in import SignIns
 from agentapp.isolation import RequestScope, ThreadBinder
+from agentapp.stage import Stage
 from agentapp.storage.accounts import Accounts
 from agentapp.storage.chats import Chats
 from agentapp.storage.db import Database
@@ -26,6 +27,7 @@ class Parts:
     sign_ins: SignIns
     chats: Chats
     answering: Answering
+    stage: Stage
     violations: Violations
 
     @property

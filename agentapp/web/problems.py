@@ -26,6 +26,7 @@ TABLE = MappingProxyType(
         "csrf": (403, "This page is out of date", None),
         "not-found": (404, "Not found", None),
         "turn-in-progress": (409, "Still answering", 2),
+        "turn-stopped": (409, "Stopped", None),
         "message-too-long": (413, "Too long", None),
         "invalid-message": (422, "This message cannot be sent", None),
         "idempotency-mismatch": (422, "Sent before with another text", None),
@@ -37,6 +38,7 @@ TABLE = MappingProxyType(
         "provider-failed": (502, "The model failed", None),
         "breaker-open": (503, "Paused", 30),
         "busy": (503, "Busy", 2),
+        "turn-interrupted": (503, "The server is restarting", 2),
         "storage-unavailable": (503, "The database is away", 5),
         "provider-timeout": (504, "The model took too long", None),
     }
@@ -105,7 +107,8 @@ def more(error: errors.AgentappError) -> dict[str, Any]:
     """What an answer tells of this error beyond what all of them tell."""
     match error:
         case errors.TurnInProgress():
-            return {"turn_id": error.turn_id}
+            where = f"/chat/{(request.view_args or {}).get('session_id')}/turns/{error.turn_id}/events"
+            return {"turn_id": error.turn_id, "turn_url": where}
         case errors.GuardrailRefused():
             wait = max(1, ceil(error.retry_after))
             return {"scope": error.scope, "limit": error.limit, "used": error.used, "retry_after": wait}
@@ -113,7 +116,7 @@ def more(error: errors.AgentappError) -> dict[str, Any]:
 
 
 def _csrf(error: CSRFError) -> Any:
-    if request.blueprint == "chat" and "user" not in g:
+    if request.blueprint in ("chat", "turns") and "user" not in g:
         # The login ended and took its token with it: that is what the person has to be told.
         return _ours(errors.LoginRequired("Sign in first."))
     return problem_answer(

@@ -5,22 +5,26 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 
-from agentapp.turn import Turn, TurnEvent
+from agentapp.errors import LoginRequired
+from agentapp.live import Follower, TurnEvent
 from agentapp.web.markdown import render
 
 
 class EventStream(Iterator[bytes]):
-    """Closing it closes the turn, also before anything was read: see `Turn`."""
+    """A class and not a generator: ``close()`` reaches the follower even if nothing was pulled yet."""
 
-    def __init__(self, turn: Turn) -> None:
-        self._turn = turn
+    def __init__(self, follower: Follower) -> None:
+        self._follower = follower
 
     def __next__(self) -> bytes:
-        event = next(self._turn)
+        try:
+            event = next(self._follower)
+        except LoginRequired:
+            raise StopIteration from None  # whoever comes back for more is told to sign in
         return b": still here\n\n" if event is None else encoded(event)
 
     def close(self) -> None:
-        self._turn.close()
+        self._follower.close()
 
 
 def encoded(event: TurnEvent) -> bytes:

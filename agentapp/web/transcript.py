@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta
 from typing import Any
 
 from markupsafe import Markup
 
+from agentapp.storage.log import steps_of, text_of
 from agentapp.storage.values import Chat, StoredTurn, Transcript, utc_now
 from agentapp.web.markdown import render
+from agentapp.web.versions import Versions, branch, versions
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,14 +30,13 @@ class TurnView:
     started_at: Any
     activity: tuple[dict[str, Any], ...]
     usage: dict[str, int]
+    versions: Versions | None
 
 
-def turn_views(whole: Transcript) -> list[TurnView]:
+def turn_views(whole: Transcript, shown: Sequence[StoredTurn]) -> list[TurnView]:
     said = {(message.turn_id, message.role): message.content for message in whole.messages}
-    return [
-        _view(turn, said.get((turn.id, "user"), ""), said.get((turn.id, "assistant"), ""))
-        for turn in whole.turns
-    ]
+    others = versions(whole.turns)
+    return [_view(turn, said, others.get(turn.id)) for turn in shown]
 
 
 def by_day(chats: Iterable[Chat]) -> list[tuple[str, list[Chat]]]:
@@ -51,10 +52,12 @@ def by_day(chats: Iterable[Chat]) -> list[tuple[str, list[Chat]]]:
 
 
 def as_json(whole: Transcript) -> dict[str, Any]:
+    """All of it, with every version of every turn."""
     chat = whole.chat
+    ids = {turn.number: turn.id for turn in whole.turns}
     return {
         "session": {"id": chat.id, "title": chat.title, "created_at": chat.created_at.isoformat()},
-        "turns": [_turn_json(turn) for turn in whole.turns],
+        "turns": [_turn_json(turn, ids) for turn in whole.turns],
         "messages": [
             {
                 "seq": message.seq,
@@ -69,34 +72,40 @@ def as_json(whole: Transcript) -> dict[str, Any]:
 
 
 def as_markdown(whole: Transcript) -> str:
-    agents = {turn.id: turn.agent for turn in whole.turns}
+    """As the page shows it: of each turn the newest version."""
+    agents = {turn.id: turn.agent for turn in branch(whole.turns)}
     parts = [f"# {whole.chat.title}\n"]
     for message in whole.messages:
-        who = "You" if message.role == "user" else (agents.get(message.turn_id) or "assistant").capitalize()
+        if message.turn_id not in agents:
+            continue
+        who = "You" if message.role == "user" else (agents[message.turn_id] or "assistant").capitalize()
         parts.append(f"## {who}, {message.created_at:%Y-%m-%d %H:%M} UTC\n\n{message.content}\n")
     return "\n".join(parts)
 
 
-def _view(turn: StoredTurn, user_text: str, reply: str) -> TurnView:
+def _view(turn: StoredTurn, said: dict[tuple[str, str], str], others: Versions | None) -> TurnView:
+    reply = said.get((turn.id, "assistant"), "")
     error = {"code": turn.error_code, "message": turn.error_message or ""} if turn.error_code else None
     return TurnView(
         id=turn.id,
         status=turn.status,
         agent=turn.agent,
-        user_text=user_text,
-        reply=reply,
+        user_text=said.get((turn.id, "user"), ""),
+        reply=reply or (text_of(turn.log) if turn.status == "running" else ""),
         html=render(reply) if reply else None,
         error=error,
         request_id=turn.request_id,
         started_at=turn.started_at,
-        activity=turn.activity,
+        activity=steps_of(turn.log),
         usage=_usage(turn),
+        versions=others,
     )
 
 
-def _turn_json(turn: StoredTurn) -> dict[str, Any]:
+def _turn_json(turn: StoredTurn, ids: dict[int, str]) -> dict[str, Any]:
     return {
         "id": turn.id,
+        "follows": ids.get(turn.follows),
         "status": turn.status,
         "agent": turn.agent,
         "usage": _usage(turn),

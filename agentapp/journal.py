@@ -99,7 +99,7 @@ class Journal:
                 busy = self._tick()
             except StorageUnavailable as error:
                 self._distrust()
-                log.warning("journal: %s", error)
+                log.warning("journal: %s", error.__cause__ or error)
             except Exception:
                 self._distrust()
                 log.exception("journal: unexpected error")

@@ -156,6 +156,11 @@ class Follower(Iterator[TurnEvent | None]):
             raise StopIteration
         return None
 
+    @property
+    def has_more(self) -> bool:
+        """Whether the next one comes without waiting."""
+        return bool(self._next)
+
     def finish(self, patience: float | None = None) -> dict[str, Any] | None:
         """Wait for the end and give what it says; ``None`` if it does not come in time."""
         ends = None if patience is None else time.monotonic() + patience

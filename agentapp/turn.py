@@ -207,7 +207,7 @@ class Turn(Iterator[TurnEvent | None]):
                 log.warning("turn %s was no longer running when it ended: %s", self.id, outcome.status)
                 return replace(outcome, status="interrupted", error_code=None, error_message=None)
             except StorageUnavailable as error:
-                log.warning("turn %s could not be saved yet: %s", self.id, error)
+                log.warning("turn %s could not be saved yet: %s", self.id, error.__cause__ or error)
                 time.sleep(pause)
             except Exception:
                 log.exception("turn %s could not be saved", self.id)

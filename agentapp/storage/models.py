@@ -151,7 +151,17 @@ class Turn(InSession, Base):
     admission: Mapped[list[Any] | None] = mapped_column(JSON)
 
 
-class LiveTurn(InSession, Base):
+class OfTurn:
+    """Whose turn a row belongs to, which goes with that turn. References of its own would make the journal
+    wait for whoever has such a chat in hand, and that one may wait for the journal.
+    """
+
+    tenant_id: Mapped[str] = mapped_column(Id)
+    user_id: Mapped[str] = mapped_column(Id)
+    session_id: Mapped[str] = mapped_column(Id)
+
+
+class LiveTurn(OfTurn, Base):
     """There is one exactly while a turn runs: whose it is, how long it counts as alive, if it is to stop."""
 
     __tablename__ = "live_turns"
@@ -162,7 +172,7 @@ class LiveTurn(InSession, Base):
     stop_asked: Mapped[bool]
 
 
-class TurnEvents(InSession, Base):
+class TurnEvents(OfTurn, Base):
     """Events of a running turn, from number ``first`` on, as JSON. They go when the turn is live no more."""
 
     __tablename__ = "turn_events"

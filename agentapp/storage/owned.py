@@ -5,10 +5,10 @@ from __future__ import annotations
 from sqlalchemy import ColumnElement, and_
 
 from agentapp.isolation import Scope, UserScope
-from agentapp.storage.models import ChatSession, InSession, Owned
+from agentapp.storage.models import ChatSession, InSession, OfTurn, Owned
 
 
-def owned_by(scope: UserScope, table: type[Owned]) -> ColumnElement[bool]:
+def owned_by(scope: UserScope, table: type[Owned] | type[OfTurn]) -> ColumnElement[bool]:
     """Rows of this user, in this tenant."""
     return and_(table.tenant_id == scope.tenant_id, table.user_id == scope.user_id)
 
@@ -18,7 +18,7 @@ def this_session(scope: Scope) -> ColumnElement[bool]:
     return and_(ChatSession.id == scope.session_id, owned_by(scope, ChatSession))
 
 
-def in_session(scope: Scope, table: type[InSession]) -> ColumnElement[bool]:
+def in_session(scope: Scope, table: type[InSession] | type[OfTurn]) -> ColumnElement[bool]:
     """Rows of the scope's own chat session, if they are the user's."""
     return and_(table.session_id == scope.session_id, owned_by(scope, table))
 

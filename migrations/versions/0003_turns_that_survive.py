@@ -8,7 +8,6 @@ from typing import Any
 
 import sqlalchemy as sa
 from alembic import op
-from sqlalchemy.schema import SchemaItem
 
 revision = "0003"
 down_revision = "0002"
@@ -136,7 +135,7 @@ def _make_tables() -> None:
         sa.Column("worker", ID, nullable=False),
         sa.Column("lease_until", TIME, nullable=False),
         sa.Column("stop_asked", sa.Boolean(), nullable=False),
-        *_in_session("live_turns"),
+        *_owner(),
         sa.PrimaryKeyConstraint("turn_id", name="pk_live_turns"),
         sa.ForeignKeyConstraint(["turn_id"], ["turns.id"], name="fk_live_turns_turn_id", ondelete="CASCADE"),
     )
@@ -146,7 +145,7 @@ def _make_tables() -> None:
         sa.Column("turn_id", ID, nullable=False),
         sa.Column("first", sa.Integer(), nullable=False),
         sa.Column("events", sa.JSON(), nullable=False),
-        *_in_session("turn_events"),
+        *_owner(),
         sa.PrimaryKeyConstraint("turn_id", "first", name="pk_turn_events"),
         sa.ForeignKeyConstraint(
             ["turn_id"], ["live_turns.turn_id"], name="fk_turn_events_turn_id", ondelete="CASCADE"
@@ -169,14 +168,6 @@ def _give_up_running() -> None:
     op.execute(live_turns.insert().from_select(names, running))
 
 
-def _in_session(table: str) -> list[SchemaItem]:
-    return [
-        sa.Column("tenant_id", ID, nullable=False),
-        sa.Column("user_id", ID, nullable=False),
-        sa.Column("session_id", ID, nullable=False),
-        sa.ForeignKeyConstraint(["tenant_id"], ["tenants.id"], name=f"fk_{table}_tenant_id"),
-        sa.ForeignKeyConstraint(["user_id"], ["users.id"], name=f"fk_{table}_user_id", ondelete="CASCADE"),
-        sa.ForeignKeyConstraint(
-            ["session_id"], ["sessions.id"], name=f"fk_{table}_session_id", ondelete="CASCADE"
-        ),
-    ]
+def _owner() -> list[sa.Column[str]]:
+    """Without references of their own: the rows go with their turn."""
+    return [sa.Column(name, ID, nullable=False) for name in ("tenant_id", "user_id", "session_id")]

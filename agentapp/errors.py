@@ -206,7 +206,8 @@ class TurnTimeout(TurnFailed):
 
 
 class TurnStopped(TurnFailed):
-    code = "turn-stopped"
+    """Its code is never told: a turn that was stopped says so in its status, and has no error."""
+
     blame: Blame = "nobody"
 
     def __init__(self, message: str = "Stopped.", *, usage: Any = None) -> None:

@@ -7,6 +7,7 @@ Without a script the last user text decides. It is echoed, unless it holds direc
 
     [[status:529]] [[retry-after:3]]    answer with an error
     [[hang:SECONDS]]                    silence before the first byte
+    [[mute:SECONDS]]                    silence after the head of the response
     [[stall:SECONDS]]                   silence after the first piece
     [[slow:SECONDS]]                    a pause between pieces
     [[cut:N]] [[reset:N]]               end (FIN, RST) the connection after N bytes of body
@@ -32,6 +33,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+from urllib.parse import urlsplit
 
 ERROR_TYPES = {
     400: "invalid_request_error",
@@ -268,6 +270,7 @@ class _Conversation(BaseHTTPRequestHandler):
         fault, _, argument = script.fault.partition(":")
         room = int(argument) if fault in ("cut", "reset") else None
         self._send_head(number, 200, {"content-type": "text/event-stream", "transfer-encoding": "chunked"})
+        self._wait(float(argument) if fault == "mute" else 0.0)
         for event in events:
             room = self._send_chunk(event.data, room, reset=fault == "reset")
             self.server.api.count(tokens=event.tokens)
@@ -355,7 +358,9 @@ NO_TOKENS = Tokens()
 
 
 def _event(kind: str, data: Mapping[str, Any], tokens: Tokens = NO_TOKENS) -> _Event:
-    return _Event(f"event: {kind}\ndata: {json.dumps({'type': kind, **data})}\n\n".encode(), tokens)
+    # Characters go out as they are, as from the real API, so that a cut may fall into the middle of one.
+    shown = json.dumps({"type": kind, **data}, ensure_ascii=False)
+    return _Event(f"event: {kind}\ndata: {shown}\n\n".encode(), tokens)
 
 
 def _blocks(script: Script) -> list[dict[str, Any]]:
@@ -444,7 +449,7 @@ def _obeyed(script: Script, name: str, argument: str) -> Script:
             return replace(script, pause=float(argument))
         case "stop":
             return replace(script, stop_reason=argument)
-        case "cut" | "reset" | "stall" | "end-early" | "garbage" | "error-event":
+        case "cut" | "reset" | "mute" | "stall" | "end-early" | "garbage" | "error-event":
             return replace(script, fault=f"{name}:{argument}")
     return script
 
@@ -470,7 +475,7 @@ def validate(path: str, headers: Mapping[str, str], request: Any) -> None:
     # Either is taken; which of the two the SDK sends for an api_key depends on its version.
     if not headers.get("x-api-key") and not headers.get("authorization", "").startswith("Bearer "):
         raise Invalid("x-api-key header is required", 401)
-    if path.split("?")[0] != "/v1/messages":
+    if urlsplit(path).path != "/v1/messages":  # whoever takes this server for a proxy sends the whole URL
         raise Invalid("Not found", 404)
     if not headers.get("anthropic-version"):
         raise Invalid("anthropic-version: header is required")

@@ -12,7 +12,7 @@ import threading
 import time
 import traceback
 from collections.abc import AsyncIterator, Iterator
-from contextlib import aclosing, closing
+from contextlib import ExitStack, aclosing, closing, contextmanager
 from email.utils import formatdate
 from typing import Any
 
@@ -441,6 +441,31 @@ def test_a_provider_that_cannot_be_reached_is_busy_and_cost_no_call(drive: Any, 
         driver = drive(provider(KEY, f"http://127.0.0.1:{bound.getsockname()[1]}"))
         with pytest.raises(ProviderBusy) as caught:
             driver(call())
+    driver.close()
+    assert caught.value.usage == Usage()
+
+
+@contextmanager
+def never_accepting() -> Iterator[str]:
+    """An address that nobody answers at: its queue of connections to accept is full."""
+    with ExitStack() as open_sockets:
+        server = open_sockets.enter_context(socket.socket())
+        server.bind(("127.0.0.1", 0))
+        server.listen(0)
+        for _ in range(3):
+            waiting = open_sockets.enter_context(socket.socket())
+            waiting.setblocking(False)
+            waiting.connect_ex(server.getsockname())
+        yield f"http://127.0.0.1:{server.getsockname()[1]}"
+
+
+@pytest.mark.parametrize(("drive", "provider"), KINDS.values(), ids=KINDS)
+def test_a_provider_that_does_not_take_the_call_is_left_after_the_timeout(drive: Any, provider: Any) -> None:
+    with never_accepting() as url:
+        driver, start = drive(provider(KEY, url)), time.monotonic()
+        with pytest.raises(ProviderTimeout) as caught:
+            driver(call(timeout=0.3))
+        assert 0.25 < time.monotonic() - start < 3
     driver.close()
     assert caught.value.usage == Usage()
 

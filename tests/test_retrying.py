@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
@@ -202,6 +204,26 @@ def test_an_abandoned_answer_is_closed_together_with_its_wrapper(kind: str, wait
     assert len(provider.given) == 1
     assert not provider.is_open()
     driver.close()
+
+
+def test_a_call_that_was_hung_up_on_is_not_tried_again() -> None:
+    asked, provider = call(), Tries([busy()], GOOD)
+    retrying = Retrying(provider, sleep=lambda seconds: asked.line.hang_up())
+    with pytest.raises(ProviderBusy):
+        list(retrying.stream(asked))
+    assert provider.left == [GOOD]
+
+
+def test_the_wait_before_a_retry_ends_when_the_call_is_hung_up_on() -> None:
+    asked, provider = call(), Tries([busy(retry_after=10)], GOOD)
+    items = Retrying(provider).stream(asked)
+    assert next(items) == busy().usage  # told before the wait begins
+    threading.Timer(0.05, asked.line.hang_up).start()
+    began = time.monotonic()
+    with pytest.raises(ProviderBusy):
+        next(items)
+    assert time.monotonic() - began < 5
+    assert provider.left == [GOOD]
 
 
 @pytest.fixture

@@ -72,7 +72,7 @@ class AsyncDriver:
         watch = Watch(self._deadlines)
         call = replace(action.call, timeout=max(self._deadlines.first_token, self._deadlines.gap))
         pieces = self._provider.stream(call)
-        lead, said, told, spent = action.lead, False, time.monotonic(), Usage()
+        lead, said, told, spent = action.lead, 0, time.monotonic(), Usage()
         pull = asyncio.ensure_future(_next(pieces))
         try:
             while True:
@@ -93,8 +93,9 @@ class AsyncDriver:
                 if done:
                     pull = asyncio.ensure_future(_next(pieces))
                 if item:
+                    said += len(item)
                     yield text_event(lead + item)
-                    lead, said, told = "", True, time.monotonic()
+                    lead, told = "", time.monotonic()
                 elif time.monotonic() - told >= self._deadlines.tick:
                     yield None
                     told = time.monotonic()

@@ -4,17 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from agentapp.agents.loop import Event
 from agentapp.agents.provider import ToolCall, ToolResult, Usage
 from agentapp.agents.tools import bad_result, failed_result, good_result
-from agentapp.errors import ProviderError, ProviderTimeout, TurnFailed, TurnTimeout
+from agentapp.errors import (
+    ProviderError,
+    ProviderTimeout,
+    TurnFailed,
+    TurnInterrupted,
+    TurnStopped,
+    TurnTimeout,
+)
 
 log = logging.getLogger(__name__)
+
+CHARS_PER_TOKEN = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,12 +66,21 @@ class Watch:
         self.silent, self.heard_any = 0.0, True
 
 
-def note_ending(error: TurnFailed, spent: Usage, said: bool) -> None:
-    """What the call had cost when it was given up, if the error does not know, and whether it was heard."""
+def note_ending(error: TurnFailed, spent: Usage, said: int) -> None:
+    """What the call had cost when it was given up, if the error does not know, and whether it was heard.
+
+    ``said`` is how many characters of the answer were heard.
+    """
     if error.usage is None:
-        error.usage = spent
+        error.usage = _at_least(spent, said) if isinstance(error, (TurnStopped, TurnInterrupted)) else spent
     if isinstance(error, ProviderError):
-        error.said_something = said
+        error.said_something = said > 0
+
+
+def _at_least(spent: Usage, said: int) -> Usage:
+    # A provider may tell its output only at the end, which a halted call never reaches. To stop an answer
+    # just before its end would be a way to have it for nothing, so what was heard is counted roughly.
+    return replace(spent, output_tokens=max(spent.output_tokens, math.ceil(said / CHARS_PER_TOKEN)))
 
 
 def text_event(text: str) -> Event:

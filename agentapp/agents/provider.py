@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Mapping
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
@@ -64,6 +65,46 @@ class Message:
     results: tuple[ToolResult, ...] = ()
 
 
+class Line:
+    """How a model call is ended by another thread than the one that listens to it.
+
+    A provider that knows how to do so says it with ``opened``, as often as it changes, and says
+    ``released`` once there is nothing left to end. One that does not is simply read no further.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._hung_up = threading.Event()
+        self._end: Callable[[], object] | None = None
+
+    @property
+    def is_hung_up(self) -> bool:
+        return self._hung_up.is_set()
+
+    def opened(self, end: Callable[[], object]) -> None:
+        """``end`` is called at once if the line was hung up before, on whichever thread it is."""
+        with self._lock:
+            if not self.is_hung_up:
+                self._end = end
+                return
+        end()
+
+    def released(self) -> None:
+        with self._lock:
+            self._end = None
+
+    def hang_up(self) -> None:
+        with self._lock:
+            self._hung_up.set()
+            end, self._end = self._end, None
+        if end is not None:
+            end()
+
+    def wait(self, seconds: float) -> None:
+        """Sleep that long, or until somebody hangs up."""
+        self._hung_up.wait(seconds)
+
+
 @dataclass(frozen=True, slots=True)
 class ModelCall:
     """One question to a model. ``timeout`` bounds the silence before the first and between any two pieces."""
@@ -74,6 +115,7 @@ class ModelCall:
     tools: tuple[ToolSpec, ...] = ()
     max_tokens: int = 8192
     timeout: float = 30.0
+    line: Line = field(default_factory=Line, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator, Iterator
 from dataclasses import replace
 
@@ -17,19 +16,22 @@ MAX_DELAY = 8.0
 
 
 class Retrying:
-    """Same interface as the provider it wraps. Usage includes what the failed tries had cost."""
+    """Same interface as the provider it wraps. Usage includes what the failed tries had cost.
+
+    A call that was hung up on is not tried again. Its wait ends at once, unless a ``sleep`` was given.
+    """
 
     def __init__(
         self,
         provider: Provider,
         *,
-        sleep: Callable[[float], object] = time.sleep,
+        sleep: Callable[[float], object] | None = None,
         rng: Callable[[], float] = random.random,
     ) -> None:
         self._provider, self._sleep, self._rng = provider, sleep, rng
 
     def stream(self, call: ModelCall) -> Iterator[str | Usage | Reply]:
-        tries = _Tries(call.timeout)
+        tries, sleep = _Tries(call.timeout), self._sleep or call.line.wait
         while True:
             items = self._provider.stream(call)
             try:
@@ -37,6 +39,7 @@ class Retrying:
                     yield tries.passed(item)
                 return
             except ProviderError as error:
+                failure = error
                 if (delay := tries.failed(error, self._rng())) is None:
                     raise
             finally:
@@ -44,7 +47,9 @@ class Retrying:
                 if isinstance(items, Generator):
                     items.close()
             yield tries.spent
-            self._sleep(delay)
+            sleep(delay)
+            if call.line.is_hung_up:
+                raise failure
 
 
 class AsyncRetrying:

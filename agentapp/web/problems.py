@@ -26,7 +26,6 @@ TABLE = MappingProxyType(
         "csrf": (403, "This page is out of date", None),
         "not-found": (404, "Not found", None),
         "turn-in-progress": (409, "Still answering", 2),
-        "turn-stopped": (409, "Stopped", None),
         "message-too-long": (413, "Too long", None),
         "invalid-message": (422, "This message cannot be sent", None),
         "idempotency-mismatch": (422, "Sent before with another text", None),

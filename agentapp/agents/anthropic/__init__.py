@@ -13,8 +13,10 @@ import anthropic
 from anthropic import AsyncStream, Stream
 
 from agentapp.agents.anthropic.errors import UnusableKey, serialised
+from agentapp.agents.anthropic.lines import calling, reach, reachable
 from agentapp.agents.anthropic.messages import Assembler, request_for
 from agentapp.agents.provider import ModelCall, Reply, Usage
+from agentapp.errors import ProviderGarbled
 
 DEFAULT_BASE_URL = "https://api.anthropic.com"
 
@@ -29,7 +31,7 @@ class AnthropicProvider:
     ) -> None:
         self._key, make = _secret(api_key, client), _maker(anthropic.Anthropic, api_key, base_url)
         self._clients = Kept(
-            lambda: make(http_client=anthropic.DefaultHttpxClient(follow_redirects=False)),
+            lambda: make(http_client=reachable(anthropic.DefaultHttpxClient(follow_redirects=False))),
             client and client.with_options(max_retries=0),
         )
 
@@ -37,9 +39,10 @@ class AnthropicProvider:
         answer, heard = Assembler(), time.monotonic()
         try:
             client = self._clients.get(os.getpid())
-            with serialised():
+            with serialised(), calling(call.line):
                 stream = client.messages.create(**request_for(call), stream=True)
             with stream:
+                reach(call.line, stream.response, lambda: answer.complete)
                 for event in Stream.raw_events(stream.response):
                     if (piece := answer.feed(event.data)) is not None:
                         yield piece
@@ -49,8 +52,12 @@ class AnthropicProvider:
                         _check_patience(time.monotonic() - heard, call)
             answer.end()
         except Exception as exc:
+            if call.line.is_hung_up:  # our own doing, and no news to anybody
+                raise ProviderGarbled("The call was given up.") from None
             if not answer.complete:
                 raise answer.failed(exc, self._key) from exc
+        finally:
+            call.line.released()
         yield answer.reply()
 
     def close(self) -> None:

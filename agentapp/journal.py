@@ -123,7 +123,7 @@ class Journal:
             if now - self._chores_done >= CHORES:
                 self._chores_done = now
                 self._check_logins()
-                dead = self._store.abandoned(self._leases.current()) if now >= self._trusted else []
+                dead = self._dead(now)
         for scope in dead:
             with self._binder.bound(scope):
                 self._turns.end_dead(scope, self._leases.current())
@@ -152,6 +152,12 @@ class Journal:
         for follower, token in followers:
             if token not in live:
                 follower.cut(signed_out=True)
+
+    def _dead(self, now: float) -> list[Scope]:
+        """Where a turn has lost its worker."""
+        if gone := {worker for worker in self._store.workers() if self._leases.is_gone(worker)}:
+            self._store.end_leases(gone)
+        return self._store.abandoned(self._leases.current()) if gone or now >= self._trusted else []
 
     def _distrust(self) -> None:
         """After the database was away every lease looks as if it were over. Others' are judged only by one

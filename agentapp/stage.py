@@ -49,14 +49,14 @@ class Stage:
             return self._follower(live, after, token, held.pop_all())
 
     def stop(self, scope: Scope, turn_id: str, token: str | None = None) -> Follower:
-        """Have it end soon, wherever it is played, and follow it until it has."""
-        follower = self.follow(scope, turn_id, token=token)
-        with ExitStack() as undo:
-            undo.callback(follower.close)
+        """Have it end soon, wherever it is played, and follow it until it has. That takes no seat: whoever
+        has none left must still be able to stop.
+        """
+        with ExitStack() as held:
+            live = self._found(scope, turn_id, held)
             if not self.running.stop(turn_id):
                 self.tellings.ask_to_stop(scope, turn_id)
-            undo.pop_all()
-        return follower
+            return self._follower(live, 0, token, held.pop_all())
 
     def _seated(self, scope: Scope) -> ExitStack:
         held = ExitStack()

@@ -5,12 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
+from functools import cache
 from pathlib import Path
 
 import pytest
 
 from tests.serving import server
-from tests.test_browser import CHROMIUM, DRIVER, Page, browser, send, set_up
+from tests.test_browser import CHROMIUM, DRIVER, Page, browser, new_chat, send, set_up
 
 pytestmark = [
     pytest.mark.skipif(not (CHROMIUM and DRIVER), reason="no Chromium with its driver on this machine"),
@@ -22,18 +23,31 @@ PAUSED = "This chat is paused: 3 errors in a row. Your other chats work."
 PROBE = "This chat was paused. Trying once more: your next message is the one try."
 
 
+@pytest.fixture(scope="module")
+def browsers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[bool], Page]]:
+    """One with script and one without, for all the servers."""
+    with ExitStack() as stack:
+
+        @cache
+        def make(script: bool) -> Page:
+            return stack.enter_context(browser(tmp_path_factory.mktemp("browser"), "", script=script))
+
+        yield make
+
+
 @pytest.fixture
-def opened(tmp_path: Path) -> Iterator[Opened]:
+def opened(tmp_path: Path, browsers: Callable[[bool], Page]) -> Iterator[Opened]:
     """A page with a new chat on a server with these settings."""
     with ExitStack() as stack:
 
         def make(env: Mapping[str, str], *, script: bool = True) -> Page:
             settings = {"AGENTAPP_DEMO_DELAY": "0", **env}
             running = stack.enter_context(server(tmp_path, workers=2, env=settings))
-            page = stack.enter_context(browser(tmp_path, running.url, script=script))
+            page = Page(browsers(script).driver, running.url)
+            page.driver.delete_all_cookies()
             set_up(page, running)
-            page.press("New chat")
-            page.sees("What can I help with?")
+            new_chat(page)
+            page.console()  # what others have left there
             return page
 
         yield make
@@ -180,6 +194,7 @@ def test_nothing_breaks_if_the_limits_cannot_be_had(opened: Opened) -> None:
     page.find("#send").click()
     page.until(lambda: "is this told?" in page.last_reply() and page.status_of_last() == "completed")
     assert notice(page) == "", "a message that was let in proves the pause to be over"
+    page.driver.execute_cdp_cmd("Network.setBlockedURLs", {"urls": []})
 
 
 def test_a_tool_that_had_all_its_calls_says_so_while_it_happens_and_later(opened: Opened) -> None:

@@ -6,6 +6,7 @@ Two apps on one database stand for two workers; each has its own journal, leases
 from __future__ import annotations
 
 import shutil
+import subprocess
 import threading
 import time
 from collections import Counter
@@ -27,7 +28,7 @@ from agentapp.guardrails.admission import Four
 from agentapp.isolation import Scope, UserScope
 from agentapp.live import Follower
 from agentapp.stage import Stage
-from agentapp.storage.values import Sent
+from agentapp.storage.values import Begun, Lease, Sent
 from agentapp.web.parts import Parts
 from tests.people import without_limits
 from tests.postgres import postgres_url
@@ -428,3 +429,27 @@ def test_a_worker_that_ends_lets_its_turns_end_or_interrupts_them_in_time(
     assert status(one, scope) == [whole[0]]
     assert held(one, scope) == (0, 0, 0, 0, 0)
     wait_for(one.stage.journal.is_over)
+
+
+def test_a_worker_that_is_gone_from_this_machine_is_not_waited_for(
+    workers: tuple[Parts, Parts], scope: Scope, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its turn has a lease for an hour; but its process has ended."""
+    one, two = workers
+    monkeypatch.setattr(journal, "CHORES", 0.05)
+    process = subprocess.Popen(["true"])
+    process.wait()
+    machine, _, rest = one.answering.leases.current().worker.split(".")
+    gone = Lease(f"{machine}.{process.pid}.{rest}", timedelta(hours=1))
+    elsewhere = Lease(f"another-machine.{process.pid}.{rest}", timedelta(hours=1))
+    assert two.answering.leases.is_gone(gone.worker)
+    assert not two.answering.leases.is_gone(elsewhere.worker)
+    assert not two.answering.leases.is_gone(one.answering.leases.current().worker)
+    for parts in workers:
+        shorten(parts, 3600)
+    other = scope.within(one.chats.create(scope).id)
+    for at, lease in ((scope, gone), (other, elsewhere)):
+        assert isinstance(one.answering.turns.begin(at, Sent("Hello"), lease, one.answering.wish()), Begun)
+    two.stage.journal.wake()
+    wait_for(lambda: status(two, scope) == ["interrupted"])
+    assert status(two, other) == ["running"], "of that machine nothing is known"

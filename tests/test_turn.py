@@ -5,8 +5,10 @@ from __future__ import annotations
 import gc
 import os
 import threading
+import time
 import weakref
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
@@ -45,7 +47,7 @@ from agentapp.storage.models import GuardrailCell, LiveTurn
 from agentapp.storage.values import Again, Sent, utc_now
 from agentapp.turn import HISTORY_CHARS, Answering, Turn, history
 from agentapp.web.parts import Parts
-from tests.people import EVENTS, JSON, PAGE, events_of, person, without_limits
+from tests.people import EVENTS, JSON, PAGE, events_of, person, sign_in, without_limits
 from tests.scripted import SPENT, Scripted, calls, hands_over
 
 
@@ -110,19 +112,31 @@ def test_a_turn_makes_two_write_transactions_whatever_its_length(
 
 def test_no_connection_is_held_while_the_model_talks(app: Flask, parts: Parts, monkeypatch: Any) -> None:
     held: list[int] = []
+    followers = [1]
 
     def talks(call: Any) -> Any:
         for word in ("a ", "b ", "c"):
-            held.append(parts.db.engine.pool.checkedout())  # type: ignore[attr-defined]
+            ends = time.monotonic() + 3
+            while len(parts.stage.journal._followers) < followers[0] and time.monotonic() < ends:
+                time.sleep(0.01)
+            # The journal has one now and then, for a moment.
+            while (count := parts.db.engine.pool.checkedout()) and time.monotonic() < ends:  # type: ignore[attr-defined]
+                time.sleep(0.01)
+            held.append(count)
             yield word
         yield Reply("a b c")
 
-    monkeypatch.setattr(parts.answering.driver, "_provider", Scripted(talks, talks, talks))
+    monkeypatch.setattr(parts.answering.driver, "_provider", Scripted(talks, talks, talks, talks))
     ann = person(app, "ann")
     for accept in ("text/event-stream", "application/json", "text/html"):
         answer = ann.send(ann.new_chat(), "hi", {"Accept": accept})
         assert (answer.status_code, "failed" in answer.text) in ((200, False), (303, False))
-    assert held == [0] * 9
+    chat, second = ann.new_chat(), sign_in(app, "ann")
+    followers[0] = 2
+    with ThreadPoolExecutor(2) as pool:  # one of them joins the other's turn, and waits as well
+        both = [pool.submit(who.send, chat, "hi", JSON, idempotency_key="k") for who in (ann, second)]
+    assert [answer.result().json["reply"] for answer in both] == ["a b c"] * 2
+    assert held == [0] * 12
 
 
 def test_begin_refuses_before_anything_is_made(parts: Parts, scope: Scope, answering: Any) -> None:

@@ -11,6 +11,7 @@ from sqlalchemy.orm import Session
 from agentapp.errors import NotFound
 from agentapp.isolation import Scope, UserScope
 from agentapp.storage.db import Database
+from agentapp.storage.log import agent_of
 from agentapp.storage.models import ChatSession, Message, Turn
 from agentapp.storage.owned import in_session, like, owned_by, this_session
 from agentapp.storage.telling import events_so_far, stored_turn
@@ -95,7 +96,8 @@ def _told(db: Session, scope: Scope, row: Turn) -> StoredTurn:
     turn = stored_turn(row)
     if turn.status != "running":
         return turn
-    return replace(turn, log=tuple([kind, data] for kind, data in events_so_far(db, scope, turn.id)))
+    events = events_so_far(db, scope, turn.id)
+    return replace(turn, log=tuple([kind, data] for kind, data in events), agent=agent_of(events))
 
 
 def _found(result: object) -> None:

@@ -59,6 +59,17 @@ class JournalStore:
         with self._db.reading() as db:
             return set(db.scalars(select(LiveTurn.turn_id).where(LiveTurn.turn_id.in_(turn_ids))))
 
+    def workers(self) -> set[str]:
+        """All those that have turns."""
+        with self._db.reading() as db:
+            return set(db.scalars(select(LiveTurn.worker).distinct()))
+
+    def end_leases(self, workers: Collection[str]) -> None:
+        """They are known to be gone: nobody need wait until their time is over."""
+        past = utc_now() - timedelta(seconds=1)
+        with self._db.writing() as db:
+            db.execute(update(LiveTurn).where(LiveTurn.worker.in_(workers)).values(lease_until=past))
+
     def abandoned(self, lease: Lease) -> list[Scope]:
         """Where a turn has lost its worker: its lease is over, or longer than any that is given out."""
         now = utc_now()

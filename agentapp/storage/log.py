@@ -40,6 +40,12 @@ def text_of(events: Iterable[Sequence[Any]]) -> str:
     return "".join(data["text"] for kind, data in events if kind == "text")
 
 
+def agent_of(events: Iterable[Sequence[Any]]) -> str:
+    """Who was answering last."""
+    agents = [data["agent"] for kind, data in events if kind == "agent_started"]
+    return agents[-1] if agents else ""
+
+
 def steps_of(log: Sequence[Any]) -> tuple[dict[str, Any], ...]:
     """What a reader is shown of the way to an answer: who handed over to whom, and which tools were used.
 

@@ -35,7 +35,9 @@ class Tellings:
             if title is None or turn is None:
                 raise NotFound("There is no such turn.")
             words = dict(db.execute(said).all())
-            return Told(stored_turn(turn), title, words.get("user", ""), words.get("assistant", ""))
+            told = Told(stored_turn(turn), title, words.get("user", ""), words.get("assistant", ""))
+        self._db.release()  # whoever follows may wait for long, and must hold no connection
+        return told
 
     def events_after(self, known: Sequence[tuple[Scope, str, int]]) -> dict[str, list[Event]]:
         """What was written down of these turns beyond the number that is known of each, by the turn's id."""

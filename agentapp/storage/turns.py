@@ -17,7 +17,7 @@ from agentapp.isolation import Scope
 from agentapp.storage.cells import CellStore
 from agentapp.storage.chats import UNTITLED
 from agentapp.storage.db import Database
-from agentapp.storage.log import packed, text_of
+from agentapp.storage.log import agent_of, packed, text_of
 from agentapp.storage.models import ChatSession, LiveTurn, Message, Turn
 from agentapp.storage.owned import in_session, this_session
 from agentapp.storage.telling import events_so_far
@@ -112,9 +112,7 @@ class Turns:
         if until is not None and now <= until <= now + lease + CLOCK_SLACK:
             return str(running.id)
         events = events_so_far(db, scope, running.id)
-        values = {"status": "interrupted", "ended_at": now, "log": packed(events)}
-        agents = [data["agent"] for kind, data in events if kind == "agent_started"]
-        values |= {"agent": agents[-1]} if agents else {}
+        values = {"status": "interrupted", "ended_at": now, "log": packed(events), "agent": agent_of(events)}
         db.execute(update(Turn).where(in_session(scope, Turn), Turn.id == running.id).values(**values))
         if said := text_of(events):
             db.add(_message(db, scope, running.id, "assistant", said, now))

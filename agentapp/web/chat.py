@@ -92,7 +92,7 @@ def page(refusal: Refused | None = None) -> str:
     """The chat: the branch that is asked for or, beside the reason of a refusal, the one it was about."""
     scope = chat_scope()
     whole = parts().chats.transcript(scope)
-    edited = request.args.get("edit")
+    edited = request.args.get("edit") if refusal is None else request.form.get("replaces")
     shown = branch(whole.turns, _asked_for(refusal, {turn.id for turn in whole.turns}))
     views = transcript.turn_views(whole, shown)
     running = next((turn.id for turn in whole.turns if turn.status == "running"), None)

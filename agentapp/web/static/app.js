@@ -24,7 +24,9 @@
   }
 
   function closeMenus(except) {
-    for (const menu of all("details.menu[open]")) if (!menu.contains(except)) menu.open = false;
+    const open = all("details.menu[open]").filter((menu) => !menu.contains(except));
+    for (const menu of open) menu.open = false;
+    return open;
   }
 
   // Drafts are kept for this tab only, under the name of their owner: whoever signs in next never sees them.
@@ -56,12 +58,14 @@
   });
   document.addEventListener("keydown", (event) => {
     if (event.key !== "Escape") return;
-    const menu = document.activeElement.closest("details.menu[open], details.chats-toggle[open]");
-    closeMenus(null);
-    if (menu) {
-      menu.open = false;
-      menu.querySelector("summary").focus();
+    const focused = document.activeElement;
+    const closed = closeMenus(null);
+    for (const list of all("details.chats-toggle[open]")) {
+      list.open = false;
+      closed.push(list);
     }
+    closed.find((menu) => menu.contains(focused))?.querySelector("summary").focus();
+    if (closed.length) event.preventDefault(); // This key press is spent.
   });
   for (const menu of all("details.rename")) {
     menu.addEventListener("toggle", () => menu.open && menu.querySelector("input[name=title]").select());
@@ -73,19 +77,25 @@
   /* The chat page */
 
   const chatId = main.dataset.chatId;
-  const draftKey = `${DRAFT}${user}:${chatId}`;
+  const here = `/chat/${chatId}`;
   const form = byId("composer");
   const box = byId("message");
   const key = form.elements.idempotency_key;
   const sendButton = byId("send");
+  const stopButton = byId("stop");
   const log = byId("log");
   const turns = byId("turns");
   const scroller = byId("scroller");
   const jump = byId("jump");
   const limit = Number(form.dataset.max) || Infinity;
-  let busy = false;
+  const touch = matchMedia("(hover: none) and (pointer: coarse)");
+  let following = null; // the turn that this page sends or follows; while there is one, nothing else is sent
+  let editing = form.elements.replaces?.value || ""; // the turn that the message in the box is to replace
+  let address = editing ? `${here}?version=${editing}` : location.pathname + location.search; // of what is shown
   let keyBelongsTo = null; // the text of a try that may have arrived: only the same text may use its key again
 
+  const draftKey = () => `${DRAFT}${user}:${chatId}${editing && `:${editing}`}`;
+  const onPage = (id) => all(":scope > .turn", turns).find((turn) => turn.dataset.turn === id);
   const pause = (ms) => new Promise((done) => setTimeout(done, ms));
   const titled = (name) => (name ? name[0].toUpperCase() + name.slice(1) : "Assistant");
 
@@ -113,25 +123,48 @@
 
   /* Saying what goes on */
 
+  const DOUBLE_CLICK = 500; // its second half would meet the button that has come in the place of the first
   let reminder = 0;
+  let swapped = 0;
 
   function say(words) {
     byId("status").textContent = words;
   }
 
-  function setBusy(now) {
-    busy = now;
-    sendButton.disabled = now;
-    log.setAttribute("aria-busy", String(now));
+  function showBusy() {
+    const busy = Boolean(following);
+    const focused = document.activeElement;
+    main.dataset.running = String(busy);
+    log.setAttribute("aria-busy", String(busy));
+    if (sendButton.hidden !== busy) swapped = performance.now();
+    sendButton.hidden = busy;
+    byId("stopping").hidden = !busy;
+    showStop("Stop");
+    // The button that was pressed has gone.
+    if (focused === (busy ? sendButton : stopButton)) moveFocus();
     clearInterval(reminder);
-    if (!now) return;
+    if (!busy) return;
     say("Answering");
     // A live region speaks only when its text changes.
     let odd = false;
     reminder = setInterval(() => say((odd = !odd) ? "Still answering" : "Answering goes on"), 20000);
   }
 
+  // On a phone the box would open the keyboard.
+  function moveFocus() {
+    (touch.matches ? scroller : box).focus({ preventScroll: true });
+  }
+
+  function showStop(words) {
+    stopButton.querySelector("span").textContent = words;
+    stopButton.setAttribute("aria-disabled", String(words !== "Stop"));
+  }
+
   function notice(words, { strong = "", link = null, danger = true } = {}) {
+    byId("notices").replaceChildren(told(words, { strong, link, danger }));
+  }
+
+  function told(words, { strong = "", link = null, danger = false } = {}) {
     const line = element("p", danger ? "notice danger" : "notice");
     line.setAttribute("role", danger ? "alert" : "status");
     const text = element("span");
@@ -143,7 +176,7 @@
       text.append(" ", anchor);
     }
     line.append(icon(danger ? "alert" : "info"), text);
-    byId("notices").replaceChildren(line);
+    return line;
   }
 
   const clearNotice = () => byId("notices").replaceChildren();
@@ -157,7 +190,7 @@
   async function freshLimits({ notSent = false } = {}) {
     const mine = ++asked;
     try {
-      const response = await fetch(`/chat/${chatId}/limits`, { headers: { Accept: "text/html" }, credentials: "same-origin" });
+      const response = await fetch(`${here}/limits`, { headers: { Accept: "text/html" }, credentials: "same-origin" });
       const fresh = new DOMParser().parseFromString(await response.text(), "text/html");
       if (mine !== asked || !fresh.getElementById("limits")) return false;
       if (notSent) fresh.querySelector("#limit p")?.prepend(element("strong", "", "Not sent."), " ");
@@ -197,9 +230,9 @@
 
   async function waitOver() {
     await pause(Math.random() * 1000); // Whoever waited for the same thing would ask in the same moment.
-    if (busy) return; // The end of the turn brings what is true then.
+    if (following) return; // The end of the turn brings what is true then.
     await freshLimits();
-    if (!busy && !byId("limit").children.length) say("You can send again.");
+    if (!following && !byId("limit").children.length) say("You can send again.");
   }
 
   function timer(seconds) {
@@ -210,14 +243,16 @@
   }
 
   function signedOut() {
-    const back = encodeURIComponent(location.pathname);
+    line?.abort();
+    letGo();
+    const back = encodeURIComponent(location.pathname + location.search);
     notice("Your draft is kept.", { strong: "You are signed out.", link: { text: "Sign in again", href: `/login?next=${back}` } });
   }
 
   /* Copying */
 
   function copyButton(label, text) {
-    const button = element("button", "copy");
+    const button = element("button", "act copy");
     const words = element("span", "", label);
     button.type = "button";
     button.append(icon("copy"), words);
@@ -251,13 +286,12 @@
     }
     for (const article of all(".message", root)) {
       const mine = article.classList.contains("mine");
-      const place = mine ? article : article.querySelector(".foot");
+      const place = article.querySelector(mine ? ".acts" : ".foot");
       if (all(":scope > .copy", place).length || (!mine && !article.dataset.text)) continue;
       const text = () => (mine ? article.querySelector(".bubble").textContent : article.dataset.text);
       const button = copyButton("Copy", text);
       button.setAttribute("aria-label", mine ? "Copy your message" : "Copy answer");
-      if (mine) place.append(button);
-      else place.prepend(button);
+      place.prepend(button);
     }
   }
 
@@ -284,26 +318,48 @@
   /* One turn as it happens */
 
   class TurnView {
-    constructor(text) {
-      this.root = byId("turn-template").content.firstElementChild.cloneNode(true);
-      this.part = (name) => this.root.querySelector(`.${name}`);
+    constructor(root) {
+      this.root = root;
+      this.replaced = [];
       this.tools = new Map();
       this.written = document.createTextNode("");
-      this.part("bubble").textContent = text;
-      this.part("body").append(this.written);
-      this.part("who").hidden = true;
-      this.doing("Sending…");
-      byId("latest")?.removeAttribute("id");
-      this.part("theirs").id = "latest";
-      byId("hello")?.setAttribute("hidden", "");
-      turns.append(this.root);
-      toEnd();
     }
 
-    remove() {
+    // At the end of the page, in place of that turn and all that followed it, if one is to be replaced.
+    static sending(text, replaces = "") {
+      const view = TurnView.apart();
+      const old = replaces && onPage(replaces);
+      view.replaced = old ? [...turns.children].slice([...turns.children].indexOf(old)) : [];
+      view.part("bubble").textContent = text;
+      view.part("who").hidden = true;
+      view.doing("Sending…");
+      for (const turn of view.replaced) turn.remove();
+      turns.append(view.root);
+      byId("hello")?.setAttribute("hidden", "");
+      markLatest();
+      toEnd();
+      return view;
+    }
+
+    // Not on the page: for a turn of a version that is not shown.
+    static apart() {
+      return new TurnView(byId("turn-template").content.firstElementChild.cloneNode(true));
+    }
+
+    undo() {
       this.root.remove();
-      turns.lastElementChild?.querySelector(".theirs").setAttribute("id", "latest");
+      turns.append(...this.replaced);
       if (!turns.children.length) byId("hello")?.removeAttribute("hidden");
+      markLatest();
+    }
+
+    part(name) {
+      return this.root.querySelector(`.${name}`);
+    }
+
+    still() {
+      this.doing("");
+      this.part("body").classList.remove("streaming");
     }
 
     doing(words) {
@@ -324,8 +380,18 @@
       this.part("steps").append(item);
     }
 
-    turn_started({ turn_id }) {
+    // Whatever was shown of this turn so far is told again from here on.
+    turn_started({ turn_id, message }) {
       this.root.dataset.turn = turn_id;
+      this.root.id = `turn-${turn_id}`;
+      this.tools = new Map();
+      this.written = document.createTextNode("");
+      this.part("bubble").textContent = message;
+      this.part("edit").href = `${here}?edit=${turn_id}#message`;
+      this.part("steps").replaceChildren();
+      this.part("steps").hidden = true;
+      this.part("body").replaceChildren(this.written);
+      this.part("body").classList.add("as-written");
       this.doing("Thinking…");
     }
 
@@ -374,49 +440,64 @@
 
     text({ text }) {
       this.doing("");
-      const body = this.part("body");
-      body.classList.add("streaming");
+      this.part("body").classList.add("streaming");
       this.written.appendData(text);
     }
 
+    // What the server has kept is the truth, whatever was shown on the way.
     turn_completed({ status, reply, html, usage, error, agent, request_id }) {
-      this.doing("");
+      this.still();
       this.root.dataset.status = status;
       const body = this.part("body");
-      body.classList.remove("streaming");
-      if (html) {
-        body.classList.remove("as-written");
-        body.innerHTML = html;
-      }
+      body.classList.toggle("as-written", !html);
+      if (html) body.innerHTML = html;
+      else body.textContent = reply;
       if (agent) this.agent(agent);
       if (reply) this.part("theirs").dataset.text = reply;
-      for (const details of this.tools.values()) if (details.dataset.state === "running") this.tool(details, "failed");
-      if (status !== "completed") this.outcome(status, error, request_id || this.requestId);
-      const now = element("time");
-      now.dateTime = new Date().toISOString();
-      const foot = this.part("foot");
-      foot.prepend(now);
-      foot.hidden = false;
+      for (const details of this.tools.values()) {
+        if (details.dataset.state === "running") this.tool(details, status === "stopped" ? "stopped" : "failed");
+      }
+      if (status === "completed") this.part("choices").append(this.again("Regenerate"));
+      else this.outcome(status, error, request_id);
+      this.foot(usage);
+      decorate(this.root);
+    }
+
+    foot(usage) {
+      const facts = this.part("facts");
+      if (!facts.querySelector("time")) {
+        const now = element("time");
+        now.dateTime = new Date().toISOString();
+        facts.prepend(now, " ");
+      }
       if (usage) {
         const tokens = (usage.input_tokens || 0) + (usage.output_tokens || 0);
         this.part("usage").textContent = `${tokens.toLocaleString("en")} tokens`;
       }
-      localise(foot);
-      decorate(this.root);
+      this.part("foot").hidden = false;
+      localise(facts);
+    }
+
+    again(label) {
+      const made = byId("again-template").content.firstElementChild.cloneNode(true);
+      made.action = `${here}/turns/${this.root.dataset.turn}/retry`;
+      made.elements.idempotency_key.value = newKey();
+      made.querySelector("span").textContent = label;
+      return made;
     }
 
     outcome(status, error, requestId) {
       const failed = status === "failed";
       const words = { stopped: "Stopped by you.", interrupted: "The server restarted while answering." };
-      const line = element("p", failed ? "notice danger" : "notice");
-      const text = element("span", "", words[status] || error?.message || "No answer came.");
+      const line = element("div", failed ? "notice danger" : "notice");
+      const text = element("p", "", words[status] || error?.message || "No answer came.");
       if (failed) line.setAttribute("role", "alert");
-      if (requestId) {
+      if (requestId && status !== "stopped") {
         const small = element("small", "", "Request id ");
         small.append(element("code", "", requestId));
         text.append(" ", small);
       }
-      line.append(icon(failed ? "alert" : "info"), text);
+      line.append(icon(failed ? "alert" : "info"), text, this.again("Retry"));
       this.part("outcome").replaceChildren(line);
     }
   }
@@ -432,6 +513,11 @@
     "turn_completed",
   ]);
 
+  function markLatest() {
+    byId("latest")?.removeAttribute("id");
+    turns.lastElementChild?.querySelector(".theirs").setAttribute("id", "latest");
+  }
+
   const written = (value) => (typeof value === "string" ? value : JSON.stringify(value, null, 2) ?? "");
 
   function block(value) {
@@ -442,123 +528,158 @@
 
   /* Events as they come over the wire */
 
-  async function* eventsOf(body) {
+  async function* eventsOf(body, heard) {
     const reader = body.pipeThrough(new TextDecoderStream()).getReader();
     let rest = "";
-    let name = "";
-    let data = [];
+    let event = { id: 0, name: "message", data: [] };
     for (;;) {
       const { value, done } = await reader.read();
       if (done) return;
+      heard();
       // A line may end in CR, LF or both, and both may arrive in different chunks.
       const lines = (rest + value).split(/\r\n|\n|\r(?!$)/);
       rest = lines.pop();
       for (const line of lines) {
         if (line === "") {
-          if (data.length) yield { name: name || "message", data: JSON.parse(data.join("\n")) };
-          name = "";
-          data = [];
+          if (event.data.length) yield { ...event, data: JSON.parse(event.data.join("\n")) };
+          event = { id: 0, name: "message", data: [] };
           continue;
         }
-        const colon = line.indexOf(":");
-        const field = colon < 0 ? line : line.slice(0, colon);
-        const content = colon < 0 ? "" : line.slice(colon + 1).replace(/^ /, "");
-        if (field === "event") name = content;
-        else if (field === "data") data.push(content);
+        const [, field, content] = line.match(/^([^:]*)(?:: ?(.*))?$/);
+        if (field === "id") event.id = Number(content);
+        else if (field === "event") event.name = content;
+        else if (field === "data") event.data.push(content ?? "");
       }
     }
   }
 
-  /* Sending */
+  /* Following a turn to its end, over as many connections as it takes */
 
-  async function send(text) {
-    if (busy || !text.trim()) return;
-    if (text.length > limit) {
-      notice(`A message may have ${limit.toLocaleString("en")} characters; this one has ${text.length.toLocaleString("en")}.`, { strong: "Too long." });
-      return;
+  const SILENCE = 25000; // the server says something every 10 s
+  const MOMENT = 700; // a break shorter than this is not worth a word
+  const HIDDEN = 30000; // then a tab that nobody sees gives its connection back: a browser has few for one server
+  let line = null; // aborts the connection there is
+  let wake = () => {}; // ends the nap there is
+  let broken = 0;
+
+  class Following {
+    constructor(view, id = "") {
+      this.view = view;
+      this.id = id;
+      this.last = 0; // the number of the last event seen
+      this.ours = !id; // sent by this page, which tells the others
+      this.stopping = false;
     }
-    if (keyBelongsTo !== null && keyBelongsTo !== text) key.value = newKey();
-    keyBelongsTo = text;
-    clearNotice();
-    setBusy(true);
-    const view = new TurnView(text);
-    if (box.value.trim() === text.trim()) write("");
-    drafts.keep(draftKey, text);
+  }
 
-    const refused = (tell) => {
-      view.remove();
-      write([text, box.value].filter(Boolean).join("\n\n"));
-      setBusy(false);
-      say("");
-      tell();
+  function connect(url, options) {
+    line = new AbortController();
+    const headers = { Accept: "text/event-stream", ...options.headers };
+    return fetch(url, { ...options, headers, credentials: "same-origin", signal: line.signal });
+  }
+
+  const eventsAfter = (turn) => connect(`${here}/turns/${turn.id}/events`, { headers: { "Last-Event-ID": String(turn.last) } });
+
+  // While it waits, the page may have let go of the turn: signed out, gone, or shown by the server in another state.
+  async function follow(turn, response) {
+    for (let tries = 0; ; tries += 1) {
+      if (response?.ok) {
+        lost(false);
+        const before = turn.last;
+        const end = await read(turn, response);
+        if (end) return finish(turn, end);
+        if (turn.last > before) tries = 0;
+      }
+      if (turn !== following) return;
+      if (response?.status === 401) return signedOut();
+      lost(true);
+      if (response?.status === 404 || !turn.id) await startOver(turn);
+      if (turn !== following) return;
+      const bidden = Number(response?.headers.get("Retry-After")) * 1000 || 0;
+      await nap(Math.max(bidden, Math.min(500 * 2 ** tries, 5000) * (0.5 + Math.random() / 2)));
+      if (turn !== following) return;
+      response = await eventsAfter(turn).catch(() => null);
+    }
+  }
+
+  // How the turn ended; nothing if the stream broke off before that.
+  async function read(turn, response) {
+    let silence = 0;
+    const heard = () => {
+      clearTimeout(silence);
+      silence = setTimeout((connection) => connection.abort(), SILENCE, line);
     };
-
-    let response;
     try {
-      response = await fetch(form.action, {
-        method: "POST",
-        headers: { Accept: "text/event-stream", "X-CSRFToken": csrf },
-        body: new URLSearchParams({ message: text, idempotency_key: key.value }),
-        credentials: "same-origin",
-      });
-    } catch {
-      refused(() => notice("Your message is kept. Check the connection, then send it again.", { strong: "The server cannot be reached." }));
-      return;
-    }
-    if (!response.ok) {
-      const problem = await response.json().catch(() => ({}));
-      refused(() => explain(response.status, problem));
-      return;
-    }
-    accepted();
-    view.requestId = response.headers.get("X-Request-ID") || "";
-    const streams = (response.headers.get("Content-Type") || "").startsWith("text/event-stream");
-    if (!streams || !(await follow(view, response.body))) await catchUp(view);
-  }
-
-  function accepted() {
-    key.value = newKey();
-    keyBelongsTo = null;
-    drafts.keep(draftKey, box.value);
-    clearLimit();
-  }
-
-  async function explain(status, problem) {
-    if (status === 401) {
-      signedOut();
-      return;
-    }
-    if (problem.code === "idempotency-mismatch") key.value = newKey();
-    if (problem.scope && (await freshLimits({ notSent: true }))) return;
-    const reload = problem.code === "csrf" ? { text: "Reload the page", href: location.pathname } : null;
-    notice(problem.detail || "Your message is kept. Please try again.", { strong: problem.title || `The server answered ${status}.`, link: reload });
-  }
-
-  // True once the turn has ended; false when the stream broke off before that.
-  async function follow(view, body) {
-    try {
-      for await (const { name, data } of eventsOf(body)) {
-        if (EVENTS.has(name)) view[name](data);
-        if (name === "turn_completed") {
-          finish(data);
-          return true;
-        }
+      heard();
+      for await (const { id, name, data } of eventsOf(response.body, heard)) {
+        const ended = name === "turn_completed";
+        if (id <= turn.last && !ended) continue;
+        turn.last = id;
+        if (name === "turn_started") started(turn, data);
+        if (EVENTS.has(name)) turn.view[name](data);
+        if (ended) return data;
       }
     } catch (error) {
-      console.warn("The stream broke off", error);
+      console.info("The stream broke off", error);
+    } finally {
+      clearTimeout(silence);
     }
-    return false;
+    return null;
   }
 
-  function finish({ status, title }) {
+  function started(turn, { turn_id }) {
+    turn.id = turn_id;
+    main.dataset.runningTurn = turn_id;
+    if (turn.ours) tabs?.postMessage(turn_id);
+    if (turn.stopping) askToStop(turn);
+  }
+
+  function finish(turn, { status, title }) {
+    letGo();
     if (title) rename(title);
     clearNotice();
-    setBusy(false);
-    say(status === "completed" ? "Answer complete" : status === "failed" ? "" : "The answer has ended");
+    say({ completed: "Answer complete", failed: "", stopped: "Stopped" }[status] ?? "The answer has ended");
     freshLimits();
+    // Only the server knows the other versions, and what another tab has sent in the meantime.
+    if (turn.view.replaced.length || !turn.view.root.isConnected || news) refresh();
+  }
+
+  function gone() {
+    line?.abort();
+    letGo();
+    notice("It was deleted.", { strong: "This chat is gone.", link: { text: "Go to your chats", href: "/chat" } });
+  }
+
+  function letGo() {
+    following?.view.still();
+    following = null;
+    main.dataset.runningTurn = "";
+    lost(false);
+    showBusy();
+    say("");
+  }
+
+  function lost(now) {
+    if (!now) {
+      clearTimeout(broken);
+      broken = 0;
+      byId("connection").replaceChildren();
+    } else if (!broken) {
+      const words = told("The answer goes on without you and will be here.", { strong: "Reconnecting…" });
+      words.removeAttribute("role"); // It is in a region that has it.
+      broken = setTimeout(() => byId("connection").replaceChildren(words), MOMENT);
+    }
+  }
+
+  function nap(ms) {
+    return new Promise((done) => {
+      wake = done;
+      if (!document.hidden) setTimeout(done, ms);
+    });
   }
 
   function rename(title) {
+    if (title === byId("chat-title").textContent) return;
     byId("chat-title").textContent = title;
     document.title = `${title} · agentapp`;
     const field = byId("chat-title-field");
@@ -566,38 +687,46 @@
     for (const link of all("#chat-groups [data-chat]")) if (link.dataset.chat === chatId) link.textContent = title;
   }
 
-  /* Following a turn that this page does not stream: read the page again until the turn has ended */
+  /* Stopping */
 
-  async function catchUp(view) {
-    setBusy(true);
-    view?.doing("Reconnecting…");
-    for (let wait = 2000; ; ) {
-      await pause(wait);
-      const page = await freshPage();
-      if (page === "signed out") {
-        setBusy(false);
-        signedOut();
-        return;
-      }
-      if (!page) {
-        wait = Math.min(wait * 1.5, 10000);
-        notice("The answer goes on without you and will be here.", { strong: "Reconnecting…", danger: false });
-        continue;
-      }
-      wait = 2000;
-      clearNotice();
-      takeOver(page);
-      if (page.querySelector("main.chat").dataset.running !== "true") {
-        finish({ status: turns.lastElementChild?.dataset.status, title: page.getElementById("chat-title").textContent });
-        return;
-      }
+  function stop() {
+    if (!following || following.stopping) return;
+    following.stopping = true;
+    following.view.doing("Stopping…");
+    showStop("Stopping…");
+    say("Stopping");
+    if (following.id) askToStop(following);
+  }
+
+  // The end comes over the stream, as every end does.
+  async function askToStop(turn) {
+    const headers = { Accept: "application/json", "X-CSRFToken": csrf };
+    for (; turn === following; await pause(1000)) {
+      const response = await fetch(`${here}/turns/${turn.id}/stop`, { method: "POST", headers, credentials: "same-origin" }).catch(() => null);
+      if (response?.ok) return;
+      if (!response || response.status >= 500) continue;
+      turn.stopping = false;
+      showStop("Stop");
+      explain(response.status, await response.json().catch(() => ({})));
+      return;
     }
   }
 
+  /* What the server would show now: for turns that other tabs have sent, and for versions */
+
+  const EVERY = 3000; // coming back to the page asks the server at most this often
+  const tabs = "BroadcastChannel" in window ? new BroadcastChannel(`agentapp:${user}:${chatId}`) : null;
+  let refreshed = Date.now();
+  let looking = 0;
+  let news = false; // another tab has sent something, and this one has not looked yet
+
+  // Nothing if it cannot be had, or if there is nothing to have: then that has been told.
   async function freshPage() {
+    refreshed = Date.now();
     try {
-      const response = await fetch(location.pathname, { headers: { Accept: "text/html" }, credentials: "same-origin" });
-      if (response.status === 401 || new URL(response.url).pathname === "/login") return "signed out";
+      const response = await fetch(address, { headers: { Accept: "text/html" }, credentials: "same-origin" });
+      if (response.status === 401 || new URL(response.url).pathname === "/login") signedOut();
+      else if (response.status === 404) gone();
       const page = new DOMParser().parseFromString(await response.text(), "text/html");
       return page.querySelector("main.chat") ? page : null;
     } catch {
@@ -605,32 +734,192 @@
     }
   }
 
+  async function refresh() {
+    if (following) return;
+    news = false;
+    const page = await freshPage();
+    if (page && !following) show(page);
+  }
+
+  // What the server shows takes the place of a turn that cannot be followed.
+  async function startOver(turn) {
+    const page = await freshPage();
+    if (!page || turn !== following) return;
+    if (turn.id && turn.id === page.querySelector("main.chat").dataset.runningTurn) return;
+    letGo();
+    show(page);
+    if (!following) freshLimits();
+  }
+
+  function show(page) {
+    takeOver(page);
+    rename(page.getElementById("chat-title").textContent);
+    main.dataset.runningTurn = page.querySelector("main.chat").dataset.runningTurn;
+    for (const id of ["elsewhere", "chat-groups"]) renew(byId(id), page.getElementById(id), (part) => part.innerHTML);
+    join();
+  }
+
+  // What has not changed is not touched: it would be spoken again, and a click that has begun there would be lost.
+  function renew(old, fresh, essence) {
+    if (essence(old) === essence(fresh) || old.contains(document.activeElement)) return;
+    old.replaceChildren(...document.importNode(fresh, true).childNodes);
+  }
+
+  async function join() {
+    const id = main.dataset.runningTurn;
+    if (!id || following) return;
+    const root = onPage(id);
+    const turn = new Following(root ? new TurnView(root) : TurnView.apart(), id);
+    following = turn;
+    showBusy();
+    follow(turn, await eventsAfter(turn).catch(() => null));
+  }
+
   function takeOver(page) {
-    const known = new Map(all(".turn", turns).map((turn) => [turn.dataset.turn, turn]));
     const fresh = all("#turns > .turn", page).map((turn) => {
-      const old = known.get(turn.dataset.turn);
-      const settled = old && old.dataset.status === turn.dataset.status && turn.dataset.status !== "running";
-      const read = old && turn.dataset.status === "running" && old.contains(document.activeElement);
-      if (settled || read) return old;
+      const old = onPage(turn.dataset.turn);
+      if (old && old.dataset.status === turn.dataset.status && turn.dataset.status !== "running") return kept(old, turn);
       const opened = old ? all("details", old).map((details) => details.open) : [];
       const made = document.importNode(turn, true);
       all("details", made).forEach((details, at) => (details.open = opened[at] || false));
       return made;
     });
-    for (const turn of fresh) turn.querySelector(".theirs").removeAttribute("id");
-    fresh.at(-1)?.querySelector(".theirs").setAttribute("id", "latest");
-    // Only what changed is touched, so that a selection elsewhere stays.
+    // In place, so that a selection elsewhere stays.
     for (const [at, turn] of fresh.entries()) {
       if (turns.children[at] !== turn) turns.insertBefore(turn, turns.children[at] || null);
     }
     while (turns.children.length > fresh.length) turns.lastElementChild.remove();
     if (fresh.length) byId("hello")?.remove();
-    const groups = page.getElementById("chat-groups");
-    if (groups && !byId("chat-groups").contains(document.activeElement)) {
-      byId("chat-groups").replaceChildren(...document.importNode(groups, true).childNodes);
-    }
+    markLatest();
     localise(turns);
     decorate(turns);
+  }
+
+  // A turn that has ended stays as it is, but there may be more versions of it, or a turn after it.
+  function kept(old, turn) {
+    const essence = (choices) => [choices.querySelector(".versions")?.outerHTML, Boolean(choices.querySelector(".again"))].join();
+    renew(old.querySelector(".choices"), turn.querySelector(".choices"), essence);
+    return old;
+  }
+
+  function lookAgain() {
+    wake();
+    clearTimeout(looking);
+    if (!document.hidden) looking = setTimeout(refresh, news ? 0 : Math.max(250, refreshed + EVERY - Date.now()));
+  }
+
+  let hiding = 0;
+  document.addEventListener("visibilitychange", () => {
+    clearTimeout(hiding);
+    if (document.hidden) hiding = setTimeout(() => following?.id && line.abort(), HIDDEN);
+    else lookAgain();
+  });
+  addEventListener("focus", lookAgain);
+  addEventListener("pageshow", (event) => event.persisted && lookAgain());
+  addEventListener("online", lookAgain);
+  tabs?.addEventListener("message", () => {
+    news = true;
+    lookAgain();
+  });
+
+  /* Sending, and sending again */
+
+  async function send(text) {
+    if (following || !text.trim()) return;
+    if (text.length > limit) {
+      notice(`A message may have ${limit.toLocaleString("en")} characters; this one has ${text.length.toLocaleString("en")}.`, { strong: "Too long." });
+      return;
+    }
+    if (keyBelongsTo !== null && keyBelongsTo !== text) key.value = newKey();
+    keyBelongsTo = text;
+    const place = editing ? { replaces: editing } : { after: turns.lastElementChild?.dataset.turn ?? "" };
+    const view = TurnView.sending(text, editing);
+    if (box.value.trim() === text.trim()) write("");
+    drafts.keep(draftKey(), text);
+    const refusal = await begin(view, form.action, { message: text, idempotency_key: key.value, ...place }, () => {
+      key.value = newKey();
+      keyBelongsTo = null;
+      if (editing) stopEditing(box.value);
+      else drafts.keep(draftKey(), box.value);
+    });
+    if (!refusal) return;
+    write([text, box.value].filter(Boolean).join("\n\n"));
+    if (refusal.problem.code === "idempotency-mismatch") key.value = newKey();
+    explain(refusal.status, refusal.problem);
+  }
+
+  // Another version of a turn, with the same text.
+  async function again(wanted) {
+    if (following) return;
+    if (editing) leaveEditing();
+    const old = wanted.closest(".turn");
+    const view = TurnView.sending(old.querySelector(".bubble").textContent, old.dataset.turn);
+    moveFocus();
+    const refusal = await begin(view, wanted.action, { idempotency_key: wanted.elements.idempotency_key.value });
+    if (refusal) explain(refusal.status, refusal.problem);
+  }
+
+  // Post, and follow the turn that comes of it. If it is refused, the page is as it was, and why is returned.
+  async function begin(view, url, fields, accepted) {
+    const turn = new Following(view);
+    following = turn;
+    clearNotice();
+    showBusy();
+    const response = await connect(url, { method: "POST", headers: { "X-CSRFToken": csrf }, body: new URLSearchParams(fields) }).catch(() => null);
+    if (!response?.ok) {
+      const problem = (await response?.json().catch(() => null)) ?? {};
+      view.undo();
+      letGo();
+      return { status: response?.status ?? 0, problem };
+    }
+    accepted?.();
+    clearLimit();
+    address = here; // What is shown is now the newest version.
+    history.replaceState(null, "", address);
+    await follow(turn, response);
+    return null;
+  }
+
+  async function explain(status, problem) {
+    if (status === 401) {
+      signedOut();
+    } else if (!status) {
+      notice("Nothing is lost. Check the connection, then try again.", { strong: "The server cannot be reached." });
+    } else if (problem.code === "turn-in-progress") {
+      notice("What you wrote is kept.", { strong: "Already answering in another tab.", danger: false });
+      await refresh();
+      if (!following) clearNotice();
+    } else if (!problem.scope || !(await freshLimits({ notSent: true }))) {
+      const reload = problem.code === "csrf" ? { text: "Reload the page", href: here } : null;
+      notice(problem.detail || "Nothing is lost. Please try again.", { strong: problem.title || `The server answered ${status}.`, link: reload });
+    }
+  }
+
+  /* Editing: the message in the box is to replace one that was sent. What was in the box before waits as a draft. */
+
+  function edit(turn) {
+    if (following) return;
+    if (!editing) drafts.keep(draftKey(), box.value);
+    editing = turn.dataset.turn;
+    history.replaceState(null, "", `${here}?version=${turns.lastElementChild.dataset.turn}&edit=${editing}`);
+    byId("editing").replaceChildren(byId("editing-template").content.cloneNode(true));
+    write(drafts.read(draftKey()) || turn.querySelector(".bubble").textContent);
+    box.focus();
+    box.setSelectionRange(box.value.length, box.value.length);
+  }
+
+  // Whoever edits the same message again finds what they had written.
+  function leaveEditing(typed = "") {
+    editing = "";
+    history.replaceState(null, "", address);
+    byId("editing").replaceChildren();
+    write([drafts.read(draftKey()), typed].filter(Boolean).join("\n\n"));
+    drafts.keep(draftKey(), box.value);
+  }
+
+  function stopEditing(typed) {
+    drafts.keep(draftKey(), "");
+    leaveEditing(typed);
   }
 
   /* Composer */
@@ -651,28 +940,47 @@
     }
   }
 
-  const touch = matchMedia("(hover: none) and (pointer: coarse)");
-
   box.addEventListener("input", () => {
     measure();
-    drafts.keep(draftKey, box.value);
+    drafts.keep(draftKey(), box.value);
   });
   box.addEventListener("keydown", (event) => {
     // keyCode 229 is how Safari says that the Enter ended a composition.
-    const plain = event.key === "Enter" && !event.shiftKey && !event.ctrlKey && !event.altKey && !event.metaKey;
-    if (!plain || event.isComposing || event.keyCode === 229 || touch.matches) return;
-    event.preventDefault();
-    send(box.value);
-  });
-  document.addEventListener("submit", (event) => {
-    if (event.target === form) {
+    const composing = event.isComposing || event.keyCode === 229;
+    if (composing || event.shiftKey || event.ctrlKey || event.altKey || event.metaKey) return;
+    if (event.key === "Enter" && !touch.matches) {
       event.preventDefault();
       send(box.value);
-    } else if (event.target.matches("[data-example]")) {
+    } else if (event.key === "ArrowUp" && !box.value && !editing && turns.children.length) {
       event.preventDefault();
-      send(event.target.elements.message.value);
+      edit(turns.lastElementChild);
     }
   });
+  const submitted = [
+    ["#composer", () => send(box.value)],
+    ["#stopping", () => performance.now() - swapped > DOUBLE_CLICK && stop()],
+    ["[data-example]", (example) => send(example.elements.message.value)],
+    [".again", again],
+  ];
+  document.addEventListener("submit", (event) => {
+    const [, act] = submitted.find(([selector]) => event.target.matches(selector)) ?? [];
+    if (!act) return;
+    event.preventDefault();
+    act(event.target);
+  });
+  document.addEventListener("click", (event) => {
+    if (event.defaultPrevented || event.ctrlKey || event.metaKey || event.shiftKey || event.altKey) return;
+    const link = event.target.closest("a.edit, a.cancel");
+    if (!link) return;
+    event.preventDefault();
+    if (link.matches(".edit")) edit(link.closest(".turn"));
+    else cancel();
+  });
+
+  function cancel() {
+    stopEditing();
+    box.focus();
+  }
 
   const keys = byId("keys");
   for (const button of all("[data-keys]")) {
@@ -685,24 +993,18 @@
   keys.addEventListener("click", (event) => event.target === keys && keys.close());
   document.addEventListener("keydown", (event) => {
     const typing = event.target.closest("input, textarea, select, [contenteditable]");
-    if (typing || keys.open || event.ctrlKey || event.metaKey || event.altKey) return;
-    if (event.key === "/") {
-      event.preventDefault();
-      box.focus();
-    } else if (event.key === "?") {
-      event.preventDefault();
-      keys.showModal();
-    }
+    if (keys.open || event.defaultPrevented || event.isComposing || event.ctrlKey || event.metaKey || event.altKey) return;
+    const act = { "/": () => box.focus(), "?": () => keys.showModal(), Escape: following ? stop : editing && cancel }[event.key];
+    if (!act || (typing && !(typing === box && event.key === "Escape"))) return;
+    event.preventDefault();
+    act();
   });
 
   if (!touch.matches) byId("tip").textContent = "Enter to send, Shift + Enter for a new line.";
   decorate(turns);
   countDown();
   box.disabled = false;
-  write(box.value || drafts.read(draftKey));
-  if (main.dataset.running === "true") catchUp(null);
-  else {
-    sendButton.disabled = false;
-    if (!touch.matches && !byId("notices").children.length) box.focus({ preventScroll: true });
-  }
+  write((editing && drafts.read(draftKey())) || box.value || drafts.read(draftKey()));
+  join();
+  if (!following && !touch.matches && !byId("notices").children.length) box.focus({ preventScroll: true });
 })();

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 import shutil
+import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
+import psycopg
 from argon2 import PasswordHasher
 from sqlalchemy import text
 
@@ -66,7 +68,9 @@ def served(
     *,
     workers: int = 2,
     threads: int = 128,
+    port: int | None = None,
     command: Sequence[str | Path] = (SCRIPTS / "agentapp", "serve"),
+    gunicorn: str = "",
     **settings: object,
 ) -> Iterator[Server]:
     """The server on this database, asking this model (or the demo), with these settings."""
@@ -74,7 +78,11 @@ def served(
     if api is not None:
         env |= {"ANTHROPIC_API_KEY": "sk-test-key", "ANTHROPIC_BASE_URL": api.url}
     env |= {f"AGENTAPP_{name.upper()}": str(value) for name, value in settings.items()}
-    with server(directory, env=OFF | env, workers=workers, threads=threads, command=command) as running:
+    if gunicorn:
+        env["GUNICORN_CMD_ARGS"] = gunicorn
+    with server(
+        directory, env=OFF | env, workers=workers, threads=threads, port=port, command=command
+    ) as running:
         wait_for(lambda: running.process.poll() is not None or len(running.children()) == workers)
         assert running.process.poll() is None, running.output()
         yield running
@@ -190,6 +198,15 @@ def cells(url: str) -> dict[tuple[str, str], dict[str, Any]]:
     finally:
         engine.dispose()
     return {(scope, id): {**json.loads(state), "mark": mark} for scope, id, state, mark in rows}
+
+
+def rows(url: str, statement: str) -> list[tuple[Any, ...]]:
+    """What a query finds, asked past the engine, for it may look at everybody's rows."""
+    if url.startswith("sqlite"):
+        with closing(sqlite3.connect(url.removeprefix("sqlite:///"), timeout=PATIENCE)) as connection:
+            return connection.execute(statement).fetchall()
+    with psycopg.connect(url.replace("+psycopg", "", 1), autocommit=True) as connection:
+        return connection.execute(statement.encode()).fetchall()
 
 
 def breakers(url: str, scope: str) -> list[dict[str, Any]]:

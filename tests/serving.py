@@ -42,10 +42,31 @@ class Server:
     def children(self) -> list[int]:
         return [int(pid) for pid in Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()]
 
+    def worker_of(self, port: int) -> int | None:
+        """The process that has the other end of an open connection, which comes from this port."""
+        inodes = _sockets(int(self.url.rpartition(":")[2]), port)
+        for pid in self.children():
+            with suppress(OSError):  # it may end while it is looked at
+                for file in Path(f"/proc/{pid}/fd").iterdir():
+                    with suppress(OSError):
+                        if os.readlink(file) in inodes:
+                            return pid
+        return None
+
     def stop(self, sig: int = signal.SIGTERM) -> int:
         """Ask it to stop and wait for it: its exit code."""
         self.process.send_signal(sig)
         return self.process.wait(DEADLINE)
+
+
+def _sockets(local: int, remote: int) -> set[str]:
+    """How /proc calls the sockets between these two ports."""
+    found = set()
+    for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
+        fields = line.split()
+        if [int(fields[n].rpartition(":")[2], 16) for n in (1, 2)] == [local, remote]:
+            found.add(f"socket:[{fields[9]}]")
+    return found
 
 
 @contextmanager
@@ -56,10 +77,11 @@ def server(
     workers: int = 1,
     threads: int = 16,
     host: str = "127.0.0.1",
+    port: int | None = None,
     command: Sequence[str | Path] = (SCRIPTS / "agentapp", "serve"),
 ) -> Iterator[Server]:
     """A server that works in `directory` and answers already; gone at the end, whatever happens."""
-    port = free_port()
+    port = port or free_port()
     where = {
         "AGENTAPP_BIND": f"{host}:{port}",
         "AGENTAPP_WORKERS": str(workers),

@@ -26,7 +26,7 @@ from agentapp.guardrails.cell import Cell, Key
 from agentapp.isolation import RequestScope, Scope
 from agentapp.storage.db import make_engine
 from agentapp.storage.values import User
-from agentapp.turn import lease
+from agentapp.turn import longest
 from agentapp.web.parts import Parts
 from tests.people import PASSWORD, Person, person
 from tests.postgres import postgres_url
@@ -193,7 +193,7 @@ def test_list_tells_the_state_at_this_moment(parts: Parts, agentapp: Agentapp, s
 
 
 def test_a_probe_under_way_is_told_until_its_lease_is_over(parts: Parts, agentapp: Agentapp) -> None:
-    for id, ago in (("a" * 22, 5.0), ("b" * 22, lease(parts.answering.deadlines) + 5)):
+    for id, ago in (("a" * 22, 5.0), ("b" * 22, longest(parts.answering.deadlines) + 5)):
         put(parts, Key("session", id), lambda b, now: fail(b, now - 3600).admit(now), time.time() - ago)
     rows = by_key(listed(agentapp))
     assert [rows[f"session:{id * 22}"]["probing"] for id in "ab"] == [True, False]

@@ -283,7 +283,7 @@ def test_failures_and_refusals_are_told_and_the_draft_is_kept(chat: Page) -> Non
     page.until(lambda: page.status_of_last() == "failed")
     assert "Request id" in page.last_reply()
     send(page, "still usable?")
-    page.until(lambda: "still usable?" in page.last_reply())
+    page.until(lambda: page.status_of_last() == "completed" and "still usable?" in page.last_reply())
 
     page.driver.delete_all_cookies()
     send(page, "typed after the login ended")

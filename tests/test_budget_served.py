@@ -61,7 +61,8 @@ def test_of_fifty_turns_at_once_ten_are_let_in_if_ten_can_be_paid_and_the_ledger
     tmp_path: Path, url: str
 ) -> None:
     rounds = ROUNDS if url.startswith("sqlite") else 1
-    settings = {
+    settings: dict[str, Any] = {
+        "threads": 256,  # so that a quarter of one worker's, all that one person gets, are more than fifty
         "prices": f"claude-sonnet-4={PRICE}/{PRICE}",
         "budget_turn_tokens": TURN_TOKENS,
         "budget_user_day_usd": LIMIT / 1_000_000,

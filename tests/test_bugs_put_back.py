@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
 import shutil
-import subprocess
-import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+
+from tests.forking import Forking, forking
 
 ROOT = Path(__file__).parent.parent
 
@@ -46,9 +49,11 @@ BUGS = (
     ),
     Bug(
         "a binding held across a yield, seen from a page",
-        "agentapp/isolation.py",
-        "        with self._binder.bound(self._scope):\n            return next(self._items)\n",
-        "        self._binder.bound(self._scope).__enter__()\n        return next(self._items)\n",
+        "agentapp/web/turns.py",
+        "    answer = Response(EventStream(follower), mimetype=EVENTS)\n",
+        "    binder, scope = parts().binder, chat_scope()\n"
+        "    bound = (binder.bound(scope).__enter__() and item for item in EventStream(follower))\n"
+        "    answer = Response(bound, mimetype=EVENTS)\n",
         "tests/test_hooks.py::test_after_a_streaming_turn_a_stranger_on_the_same_thread_sees_nobody",
     ),
     Bug(
@@ -231,16 +236,118 @@ BUGS = (
     Bug(
         "a dead turn keeps what it reserved",
         "agentapp/storage/turns.py",
-        "            self._withdraw(db, scope, admission)\n            dead =",
-        "            dead =",
-        "tests/test_turn.py::test_a_dead_turn_is_given_back_once_when_the_next_message_comes",
+        "        self._withdraw(db, scope, running.admission)\n        _bury(db, scope, running.id)\n",
+        "        _bury(db, scope, running.id)\n",
+        "tests/test_turn.py::test_a_dead_turn_is_given_back_once_when_the_next_message_comes[never]",
+    ),
+    Bug(
+        "a dead turn gives back twice",
+        "agentapp/storage/turns.py",
+        "        self._withdraw(db, scope, running.admission)\n        _bury(db, scope, running.id)\n",
+        "        self._withdraw(db, scope, running.admission)\n"
+        "        self._withdraw(db, scope, running.admission)\n        _bury(db, scope, running.id)\n",
+        "tests/test_turn.py::test_a_dead_turn_is_given_back_once_when_the_next_message_comes[never]",
     ),
     Bug(
         "a seat that is not given back",
+        "agentapp/live.py",
+        "        self._held.close()\n",
+        "        pass\n",
+        "tests/test_turn.py::test_a_seat_is_given_back_once_however_a_stream_ends[str-closed_at_once]",
+    ),
+    Bug(
+        "a reader who leaves ends the turn",
+        "agentapp/stage.py",
+        "        held.callback(self.journal.unwatch, weakref.ref(follower))\n",
+        "        held.callback(self.journal.unwatch, weakref.ref(follower))\n"
+        "        held.callback(self.running.stop, live.turn_id)\n",
+        "tests/test_surviving.py::test_a_reader_who_leaves_in_the_middle_does_not_end_the_turn",
+    ),
+    Bug(
+        "a stop is held against the chat",
+        "agentapp/errors.py",
+        '    blame: Blame = "nobody"\n\n    def __init__(self, message: str = "Stopped."',
+        '    blame: Blame = "turn"\n\n    def __init__(self, message: str = "Stopped."',
+        "tests/test_surviving.py::test_stopping_is_nobodys_failure_however_often",
+    ),
+    Bug(
+        "a stop loses what was said",
         "agentapp/turn.py",
-        "        except StopIteration:\n            self._leave_seat()\n            raise\n",
-        "        except StopIteration:\n            raise\n",
-        "tests/test_turn.py::test_a_seat_is_given_back_once_however_a_turn_ends",
+        "        reply, usage = text_of(self._told), loop.usage\n",
+        '        reply, usage = "" if status == "stopped" else text_of(self._told), loop.usage\n',
+        "tests/test_surviving.py::test_a_stopped_answer_keeps_what_had_been_said",
+    ),
+    Bug(
+        "a turn that runs here can be followed by anybody",
+        "agentapp/stage.py",
+        "        told = self.tellings.look(scope, turn_id)\n",
+        "        if (here := self.running.live(turn_id)) is not None:\n            return here\n"
+        "        told = self.tellings.look(scope, turn_id)\n",
+        "tests/test_surviving.py::test_nobody_else_can_follow_or_stop_a_turn_that_runs_here",
+    ),
+    Bug(
+        "a turn can be followed from any chat",
+        "agentapp/storage/telling.py",
+        "        mine = select(Turn).where(in_session(scope, Turn), Turn.id == turn_id)\n",
+        "        mine = select(Turn).where(Turn.id == turn_id)\n",
+        "tests/test_surviving.py::test_nobody_else_can_follow_or_stop_a_turn_that_runs_here",
+    ),
+    Bug(
+        "a resumed stream counts from one",
+        "agentapp/live.py",
+        "            return TurnEvent(self._number, *self._next.popleft())\n",
+        "            self.told = getattr(self, 'told', 0) + 1\n"
+        "            return TurnEvent(self.told, *self._next.popleft())\n",
+        "tests/test_surviving.py::test_a_stream_taken_up_again_goes_on_with_the_next_event_and_its_number",
+    ),
+    Bug(
+        "a resumed stream begins at the beginning",
+        "agentapp/stage.py",
+        "        follower = Follower(live, after, token, held)\n",
+        "        follower = Follower(live, 0, token, held)\n",
+        "tests/test_surviving.py::test_a_stream_taken_up_again_goes_on_with_the_next_event_and_its_number",
+    ),
+    Bug(
+        "the same key is another turn while the first one runs",
+        "agentapp/storage/turns.py",
+        "            if again is not None:\n                return again\n",
+        "            if again is not None and alive is None:\n                return again\n",
+        "tests/test_surviving.py::test_the_same_key_while_the_turn_runs_is_that_turn",
+    ),
+    Bug(
+        "a version is told what it replaces",
+        "agentapp/storage/turns.py",
+        "    if sent.replaces is not None and before is not None:\n",
+        "    if False:\n",
+        "tests/test_surviving.py::test_another_version_is_asked_for_without_the_one_it_replaces",
+    ),
+    Bug(
+        "the journal of an ended turn is kept",
+        "agentapp/storage/turns.py",
+        "            _bury(db, scope, turn_id)\n            return True\n",
+        "            return True\n",
+        "tests/test_surviving.py::test_what_is_kept_of_a_running_turn_goes_when_it_ends[completes]",
+    ),
+    Bug(
+        "a stream goes on after its login",
+        "agentapp/journal.py",
+        "                follower.cut(signed_out=True)\n",
+        "                pass\n",
+        "tests/test_surviving.py::test_a_stream_ends_with_its_login_and_the_turn_goes_on",
+    ),
+    Bug(
+        "an answer that could not be saved is told as one",
+        "agentapp/turn.py",
+        '        unsaved = StorageUnavailable("The answer could not be saved.")\n',
+        "        return outcome\n",
+        "tests/test_turn.py::test_a_database_that_goes_away_fails_the_turn_and_says_so",
+    ),
+    Bug(
+        "a worker ends in the middle of its turns",
+        "agentapp/journal.py",
+        "            self._running.interrupt()\n",
+        "            pass\n",
+        "tests/test_surviving.py::test_a_worker_that_must_end_interrupts_what_still_runs_and_tells_of_it",
     ),
     Bug(
         "allowed because the store is away",
@@ -251,31 +358,53 @@ BUGS = (
         "            except Exception as error:\n                if error.code != 'storage-unavailable':\n"
         "                    raise\n"
         "                ticket, tools = Pass(0.0, 9999, 9999, 9999, 0, 0, 0), ()\n",
-        "tests/test_guardrails.py::test_if_the_cells_cannot_be_reached_nothing_is_let_in",
+        "tests/test_guardrails.py"
+        "::test_if_the_cells_cannot_be_reached_nothing_is_let_in[text/event-stream-read]",
     ),
 )
 
 
-@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)
-def test_the_bug_put_back_turns_its_test_red(bug: Bug, tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("copy")
     for folder in ("agentapp", "tests", "migrations"):
-        shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copy(ROOT / "pyproject.toml", tmp_path)
-    source = (tmp_path / bug.file).read_text()
-    assert source.count(bug.sound) == 1, f"{bug.file} has changed: this bug cannot be put back any more"
+        shutil.copytree(ROOT / folder, made / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "pyproject.toml", made)
+    return made
+
+
+@pytest.fixture(scope="module")
+def forked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Forking]:
+    with forking(tmp_path_factory.mktemp("home")) as process:
+        yield process
+
+
+@contextmanager
+def put_back(bug: Bug, copy: Path) -> Iterator[None]:
+    file = copy / bug.file
+    sound = file.read_text()
+    assert sound.count(bug.sound) == 1, f"{bug.file} has changed: this bug cannot be put back any more"
     names = "EVERYTHING: list = []\nCREWS: dict = {}\n\n\n"
-    head, line, tail = source.partition("\n\n\n")
-    (tmp_path / bug.file).write_text((head + line + names + tail).replace(bug.sound, bug.broken))
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", bug.test, "-n", "0", "-p", "no:cacheprovider", "--tb", "short"],
-        cwd=tmp_path,
-        env={"PATH": "", "PYTHONPATH": str(tmp_path), "HOME": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == 1, done.stdout + done.stderr
-    assert "failed" in done.stdout.splitlines()[-1], done.stdout
-    assert "ImportError" not in done.stdout
-    assert "SyntaxError" not in done.stdout
+    head, line, tail = sound.partition("\n\n\n")
+    try:
+        rewrite(file, (head + line + names + tail).replace(bug.sound, bug.broken))
+        yield
+    finally:
+        rewrite(file, sound)
+
+
+def rewrite(file: Path, text: str) -> None:
+    """Compiled files know when the source was changed only to the second."""
+    file.write_text(text)
+    for compiled in file.parent.glob(f"__pycache__/{file.stem}.*"):
+        compiled.unlink()
+
+
+@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)
+def test_the_bug_put_back_turns_its_test_red(bug: Bug, copy: Path, forked: Forking) -> None:
+    with put_back(bug, copy):
+        code, output = forked.run(copy, bug.test)
+    assert code == 1, output
+    assert re.match(r"1 failed\b.* in ", output.splitlines()[-1]), output
+    for other in ("ImportError", "SyntaxError", "NameError", "Failed: Timeout"):
+        assert other not in output, output

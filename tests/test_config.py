@@ -351,7 +351,7 @@ def test_file_in_place_of_the_instance_directory_is_said_plainly(tmp_path: Path)
 
 def test_listening_has_defaults_for_everything() -> None:
     assert listen.load({}) == listen.Listen(
-        bind="127.0.0.1:8000", workers=2, threads=512, stop_seconds=120 + listen.STOP_MARGIN
+        bind="127.0.0.1:8000", workers=2, threads=512, grace=120 + listen.GRACE_BEYOND
     )
 
 
@@ -366,8 +366,20 @@ def test_listening_survives_the_way_through_the_environment() -> None:
     assert listen.load(found.environ()) == found
 
 
-def test_workers_may_finish_the_longest_turn_when_they_are_stopped() -> None:
-    assert listen.load({"AGENTAPP_TURN_DEADLINE": "300.5"}).stop_seconds > 300.5
+@pytest.mark.parametrize("turn", [0.1, 300.5, 3600])
+def test_workers_may_finish_the_longest_turn_when_they_are_stopped(turn: float) -> None:
+    assert listen.load({"AGENTAPP_TURN_DEADLINE": str(turn)}).grace > turn
+
+
+def test_how_long_a_stopping_server_waits_can_be_chosen_whatever_a_turn_may_take() -> None:
+    for turn in ("1", "300"):
+        assert listen.load({"AGENTAPP_TURN_DEADLINE": turn, "AGENTAPP_GRACE": "7.5"}).grace == 7.5
+
+
+@pytest.mark.parametrize("value", ["0", "-1", "soon", "nan", "inf"])
+def test_a_bad_time_to_wait_names_its_variable(value: str) -> None:
+    with pytest.raises(SettingError, match=r"^AGENTAPP_GRACE: must "):
+        listen.load({"AGENTAPP_GRACE": value})
 
 
 BAD_ADDRESSES = ["8000", ":8000", "::1:8000", "127.0.0.1:", "127.0.0.1:0", "127.0.0.1:65536", "h:x", "a,b:1"]

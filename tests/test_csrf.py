@@ -17,26 +17,26 @@ WAYS = {"page": PAGE, "script": JSON, "events": EVENTS, "anything": {"Accept": "
 
 
 @pytest.fixture
-def chat(ann: Person) -> str:
+def ids(ann: Person) -> dict[str, str]:
     """A chat with a turn and a note in it."""
     made = ann.new_chat()
-    ann.ask(made, "remember to water the plants")
-    return made
+    return {"session_id": made, "turn_id": ann.ask(made, "remember to water the plants")["turn_id"]}
 
 
 def test_the_walk_finds_every_route_there_is(app: Flask) -> None:
     found = {rule.endpoint for rule, _ in changing(app)}
     assert {"auth.login", "auth.logout", "auth.setup", "theme", "chat.create"} <= found
-    assert {"chat.send", "chat.rename", "chat.delete"} <= found
+    assert {"chat.rename", "chat.delete"} <= found
+    assert {"turns.send", "turns.retry", "turns.stop"} <= found
 
 
 @pytest.mark.parametrize("headers", WAYS.values(), ids=WAYS)
 def test_nothing_is_changed_without_a_token(
-    app: Flask, settings: Settings, ann: Person, chat: str, headers: dict[str, str]
+    app: Flask, settings: Settings, ann: Person, ids: dict[str, str], headers: dict[str, str]
 ) -> None:
     before = dump(settings)
     for rule, method in changing(app):
-        path = path_of(app, rule, session_id=chat)
+        path = path_of(app, rule, **ids)
         answer = ann.browser.open(path, method=method, data=FIELDS.get(rule.endpoint, {}), headers=headers)
         assert answer.status_code == 403, f"{method} {path}"
         if headers is PAGE:
@@ -48,14 +48,14 @@ def test_nothing_is_changed_without_a_token(
 
 
 def test_nothing_is_changed_with_a_wrong_token(
-    app: Flask, settings: Settings, ann: Person, bob: Person, chat: str
+    app: Flask, settings: Settings, ann: Person, bob: Person, ids: dict[str, str]
 ) -> None:
     before = dump(settings)
     stale = csrf_of(app.test_client().get("/login", headers=PAGE).text)
     payload, _, signature = ann.csrf.rpartition(".")
     for token in (bob.csrf, stale, "\xe9", f"{payload}.{signature[::-1]}", "." * 4000):
         for rule, method in changing(app):
-            path = path_of(app, rule, session_id=chat)
+            path = path_of(app, rule, **ids)
             body = FIELDS.get(rule.endpoint, {})
             as_field = ann.browser.open(path, method=method, data={"csrf_token": token, **body}, headers=JSON)
             by_header = {**JSON, "X-CSRFToken": token}
@@ -93,7 +93,9 @@ def test_everything_works_with_the_token(app: Flask, parts: Parts, ann: Person, 
     for rule, method in changing(app):
         if rule.endpoint in ("auth.setup", "auth.logout"):
             continue
-        path = path_of(app, rule, session_id=sign_in(app, "ann").new_chat())
+        chat = sign_in(app, "ann").new_chat()
+        turn = ann.ask(chat, "hello")["turn_id"] if "turn_id" in rule.arguments else ""
+        path = path_of(app, rule, session_id=chat, turn_id=turn)
         status = send(ann, path, method, FIELDS.get(rule.endpoint, {}), way)
         assert status in (200, 303), f"{method} {path}: {status}"
         if rule.endpoint == "auth.login":
@@ -121,15 +123,15 @@ def test_a_page_left_open_can_still_send(ann: Person) -> None:
 
 
 def test_nothing_that_is_only_asked_for_changes_anything(
-    app: Flask, settings: Settings, parts: Parts, client: FlaskClient, ann: Person, chat: str
+    app: Flask, settings: Settings, parts: Parts, client: FlaskClient, ann: Person, ids: dict[str, str]
 ) -> None:
     before = dump(settings)
     asked = 0
     for rule, method in routes(app):
         if method not in ("GET", "HEAD", "OPTIONS"):
             continue
-        query = "?token=x&q=plants&page=1&next=/chat&title=x&message=hi&theme=dark"
-        path = path_of(app, rule, session_id=chat) + query
+        query = "?token=x&q=plants&page=1&next=/chat&title=x&message=hi&theme=dark&after=1"
+        path = path_of(app, rule, **ids) + query
         for browser in (ann.browser, client):
             for headers in WAYS.values():
                 answer = browser.open(path, method=method, headers=headers)

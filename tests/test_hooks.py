@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from threading import get_ident
 from typing import Any
 
 import pytest
@@ -18,7 +19,7 @@ from tests.people import EVENTS, PAGE, Person, person
 
 @pytest.fixture
 def witness(app: Flask, parts: Parts) -> Callable[[], dict[str, Any]]:
-    """What a request of nobody sees of anybody, in every place there is."""
+    """What a request of nobody sees of anybody, in every place there is on its thread."""
 
     @app.get("/witness")
     def look() -> dict[str, Any]:
@@ -27,7 +28,7 @@ def witness(app: Flask, parts: Parts) -> Callable[[], dict[str, Any]]:
             "scope": type(scope).__name__,
             "user": g.get("user") and g.user.name,
             "login": current_user.is_authenticated,
-            "sessions": parts.db.open_readers(),
+            "sessions": [thread for _, thread in parts.db._readers.registry.registry].count(get_ident()),
         }
 
     return lambda: app.test_client().get("/witness").json  # type: ignore[return-value]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 from urllib.parse import quote_from_bytes, urlencode
 
@@ -19,7 +20,7 @@ from agentapp.config import Settings
 from agentapp.storage.values import new_id
 from agentapp.web.incoming import MAX_BODY, MAX_KEY, MAX_MESSAGE, MAX_TITLE
 from agentapp.web.parts import Parts
-from tests.people import EVENTS, JSON, PAGE, Person
+from tests.people import EVENTS, JSON, PAGE, Person, events_of
 from tests.watching import FIELDS, Page, changing, dump, path_of, routes
 
 DEEP = 80_000
@@ -386,6 +387,30 @@ def test_a_page_that_is_no_number_from_1_on_is_refused(ann: Person) -> None:
         assert ann.browser.get("/chat", query_string={"page": page}, headers=PAGE).status_code == 400
 
 
+EVENT_NUMBERS = ["-1", "1e9", "abc", "1000000000", "9" * 5000, "1.5", " 1", "+1", "１", "²", "0x1", "None"]
+
+
+def test_the_number_of_an_event_that_is_none_is_refused(ann: Person, chat: str) -> None:
+    turn = ann.ask(chat, "hello")["turn_id"]
+    path = f"/chat/{chat}/turns/{turn}/events"
+    for number in EVENT_NUMBERS:
+        asked = [ann.browser.get(path, query_string={"after": number}, headers=EVENTS)]
+        with suppress(UnicodeEncodeError):
+            number.encode("latin-1")
+            asked.append(ann.browser.get(path, headers={**EVENTS, "Last-Event-ID": number}))
+        for answer in asked:
+            assert (answer.status_code, answer.json["code"]) == (400, "bad-request"), number
+
+
+def test_of_an_answer_that_is_over_everything_after_any_number_is_told(ann: Person, chat: str) -> None:
+    told = ann.stream(chat, "hello")
+    path = f"/chat/{chat}/turns/{told[0]['turn_id']}/events"
+    for number in (*range(len(told) + 1), 999_999_999):
+        by_address = ann.browser.get(path, query_string={"after": str(number)}, headers=EVENTS)
+        by_header = ann.browser.get(path, headers={**EVENTS, "Last-Event-ID": str(number)})
+        assert events_of(by_address.text) == events_of(by_header.text) == told[number:]
+
+
 def test_a_page_after_the_last_is_empty(ann: Person) -> None:
     for page in ("2", "007", "999999"):
         answer = ann.get(f"/chat?page={page}")
@@ -505,17 +530,13 @@ def test_a_refused_message_has_its_code_and_the_page_keeps_what_was_typed(
         assert (answer.status_code, answer.json["code"]) == (status, code)
     page = ann.send(chat, message, PAGE)
     assert page.status_code == status
-    form = Page(page.text).form(f"/chat/{chat}/messages", idempotency_key=_key(page))
+    form = Page(page.text).form(f"/chat/{chat}/messages", after="")
+    assert form.fields["idempotency_key"]
     # A parser drops or replaces a NUL, and a browser drops the first line end.
     kept = form.fields["message"].replace("\ufffd", "\0")
     assert kept.lstrip("\n") == message.lstrip("\n")
     assert 'role="alert"' in page.text
     assert dump(settings) == before
-
-
-def _key(page: TestResponse) -> str:
-    composer = [e for e in Page(page.text).all("input") if e.attributes.get("name") == "idempotency_key"][-1]
-    return composer.attributes["value"]
 
 
 def test_half_a_surrogate_pair_does_not_break_the_page_that_refuses_it(sender: Sender, chat: str) -> None:

@@ -18,13 +18,14 @@ from agentapp.config import Settings
 from agentapp.errors import BreakerOpen, BudgetExhausted, Busy, GuardrailRefused, RateLimited
 from agentapp.guardrails.cell import Cell, Key
 from agentapp.guardrails.guard import Guardrails, Meter, Standing
+from agentapp.guardrails.seats import FEW
 from agentapp.guardrails.wording import clock, dollars, explained, told
 from agentapp.isolation import RequestScope, Scope
 from agentapp.web.limits import limits_view
 from agentapp.web.parts import Parts
 from tests.people import JSON, PAGE, Person, person
 from tests.test_pages import Held, running, solo
-from tests.watching import Element, Page, faults, sql
+from tests.watching import Element, Page, faults
 
 __all__ = ["solo"]  # a fixture
 
@@ -335,8 +336,15 @@ def used_up(app: Flask, who: Person, chat: str) -> None:
 
 def server_full(app: Flask, who: Person, chat: str) -> None:
     found: Parts = app.extensions["agentapp"]
-    found.answering.seats.resize(1, 0)
-    found.answering.seats.take()
+    found.stage.seats.resize(1, 0)
+    app.extensions["held"] = found.stage.seats.take("somebody else")
+
+
+def many_streams(app: Flask, who: Person, chat: str) -> None:
+    found: Parts = app.extensions["agentapp"]
+    found.stage.seats.resize(FEW + 1, 0)
+    user_id = scope_of(app, who, chat).user_id
+    app.extensions["held"] = [found.stage.seats.take(user_id) for _ in range(FEW)]
 
 
 REFUSALS = [
@@ -344,11 +352,14 @@ REFUSALS = [
     (too_fast, 429, "rate-limited", "session"),
     (used_up, 429, "budget-exhausted", "session"),
     (server_full, 503, "busy", "server"),
+    (many_streams, 503, "busy", "streams"),
 ]
 DRAFT = "A thought <b>not</b> to be lost & more\nin two lines"
 
 
-@pytest.mark.parametrize(("make", "status", "code", "scope"), REFUSALS, ids=[each[2] for each in REFUSALS])
+@pytest.mark.parametrize(
+    ("make", "status", "code", "scope"), REFUSALS, ids=[f"{each[2]} {each[3]}" for each in REFUSALS]
+)
 def test_a_refused_message_comes_back_with_the_page_the_reason_and_the_draft(
     app: Flask,
     ann: Person,
@@ -422,18 +433,6 @@ def test_a_tool_that_had_all_its_calls_is_shown_as_limited_and_not_as_failed(
     assert states[:2] == [("done", "done"), ("limited", "limit reached")]
 
 
-def test_tool_calls_from_before_there_were_limits_are_shown_as_they_were(
-    settings: Settings, ann: Person
-) -> None:
-    chat = ann.new_chat()
-    ann.ask(chat, "what is 2+2?")
-    ((kept,),) = sql(settings, "SELECT activity FROM turns")
-    old = [{k: v for k, v in item.items() if k != "limited"} for item in json.loads(kept)]
-    assert json.dumps(old) != kept
-    sql(settings, "UPDATE turns SET activity = ?", json.dumps(old))
-    assert tool_states(ann.get(f"/chat/{chat}").text) == [("done", "done")]
-
-
 def tool_states(html: str) -> list[tuple[str, str]]:
     page = html.partition("<template")[0]
     return re.findall(r'<details class="tool" data-state="(\w+)">.*?<span class="state">([^<]*)<', page, re.S)
@@ -459,6 +458,7 @@ SENTENCES = [
     (refused(RateLimited, "tenant", seconds=3600), "at most 3 messages of your organisation's an hour."),
     (refused(Busy, "user"), "No more than 3 of your chats can be answering at once."),
     (refused(Busy, "server"), "The server has no room for another answer right now."),
+    (refused(Busy, "streams"), "You follow 3 answers at once already. Close some of those pages."),
     (refused(BudgetExhausted, "session", used=1), "reserved by answers under way. Try again in 0:42."),
 ]
 

@@ -18,6 +18,7 @@ from agentapp import migrate
 from agentapp.isolation import ThreadBinder
 from agentapp.storage.accounts import Accounts
 from agentapp.storage.db import Database
+from tests.crowds import wait_for
 from tests.messages_api import MessagesApi
 from tests.postgres import postgres_url
 from tests.serving import Server, server
@@ -71,11 +72,16 @@ class Talk:
             answer = self.visitor.send(self.chat, text, KINDS[n % 3])
             assert answer.status in (200, 303), answer.text
             seen.append(("session", answer))
+            wait_for(lambda: not self._is_answering(seen))  # a plain form waits only some seconds for it
         seen.append(("user", self.visitor.get(f"/chat/{self.chat}")))
         seen.append(("user", self.visitor.get("/chat")))
         seen.append(("session", self.visitor.get(f"/chat/{self.chat}/export.json")))
         seen.append(("session", self.visitor.get(f"/chat/{self.chat}/export.md")))
         return seen
+
+    def _is_answering(self, seen: list[tuple[str, Answer]]) -> bool:
+        seen.append(("session", self.visitor.get(f"/chat/{self.chat}/export.json")))
+        return any(turn["status"] == "running" for turn in json.loads(seen[-1][1].body)["turns"])
 
 
 def talk_all(running: Server) -> None:
@@ -93,10 +99,11 @@ def talk_all(running: Server) -> None:
             found = set(MARK.findall(answer.everything))
             assert found <= allowed, f"{talk.user} saw {found - allowed} in {answer.text[:2000]}"
         export = json.loads(seen[-2][1].body)
+        ends = [turn["status"] for turn in export["turns"]]
+        assert ends == ["completed"] * TURNS, running.output()[-3000:]
         messages = export["messages"]
         assert [m["seq"] for m in messages] == list(range(1, 2 * TURNS + 1))
         assert all(talk.mark in m["content"] for m in messages), "an answer does not belong to its question"
-        assert [t["status"] for t in export["turns"]] == ["completed"] * TURNS
     assert "isolation violation" not in running.output()
     assert "Traceback" not in running.output(), running.output()[-3000:]
 

@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
+from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import Engine, inspect, text
+from sqlalchemy import Connection, Engine, inspect, select, text
+from sqlalchemy.orm import Session
 
 from agentapp import migrate, resources
 from agentapp.errors import SettingError, StartError, StorageUnavailable
 from agentapp.storage import schema
 from agentapp.storage.db import make_engine
-from agentapp.storage.models import Base
+from agentapp.storage.log import steps_of, text_of, unpacked
+from agentapp.storage.models import Base, LiveTurn, Message, Turn
 from tests.postgres import postgres_url
 from tests.serving import SCRIPTS, clean_env
 
@@ -145,6 +150,147 @@ def test_upgrading_twice_changes_nothing(url: str, engine: Engine) -> None:
     migrate.upgrade(url)
     migrate.upgrade(url)
     assert schema.schema_problem(engine) is None
+
+
+SAID = "Here: 💥 é\u0301 \ufffd and\n\nmore"
+SUM = {"kind": "tool", "name": "calculate", "output": "42", "failed": False, "limited": False}
+STEPS: tuple[list[dict[str, Any]], ...] = (
+    [],
+    [{"kind": "handed_over", "from": "triage", "to": "maths", "task": "add “these” up"}],
+    [
+        {"kind": "handed_over", "from": "triage", "to": "maths", "task": "add up"},
+        {**SUM, "input": json.dumps({"expression": "6*7 💥", "b": [1.5, None]}, ensure_ascii=False)},
+        {**SUM, "input": '{"text": "x' + "x" * 3989, "output": "", "failed": True, "limited": True},
+        {"kind": "handed_over", "from": "maths", "to": "triage", "task": "back"},
+        {**SUM, "input": "{}", "output": "y" * 4000, "failed": True},
+    ],
+)
+
+
+def _upgrade_to(url: str, revision: str) -> None:
+    with schema.migrating(url) as connection:
+        command.upgrade(migrate.config_for(connection), revision)
+
+
+def _at_0002(engine: Engine, turns: list[dict[str, Any]]) -> None:
+    """Two people's chats as the release before kept them: every turn was asked something, some answered."""
+    turns = [{**one, "steps": json.dumps(one["steps"])} for one in turns]
+    answered = [one for one in turns if one["reply"] is not None]
+    values = {
+        "sessions (id, tenant_id, user_id, title, agent, created_at, updated_at)"
+        " VALUES (:id, :who, :who, 'a title', :agent, '2026-01-01', '2026-01-01')": [
+            {"id": "lone", "who": "u", "agent": ""},
+            {"id": "long", "who": "u", "agent": "maths"},
+            {"id": "busy", "who": "v", "agent": "memory"},
+            {"id": "none", "who": "v", "agent": "maths"},
+        ],
+        "turns (id, tenant_id, user_id, session_id, request_id, idempotency_key, status, agent, activity,"
+        " input_tokens, output_tokens, model_calls, started_at, lease_until)"
+        " VALUES (:id, :who, :who, :chat, 'r', :id, :status, 'maths', :steps, 7, 8, 9, :at, :at)": turns,
+        "messages (id, tenant_id, user_id, session_id, turn_id, seq, role, content, created_at)"
+        " VALUES ('q' || :id, :who, :who, :chat, :id, 2 * :seq + 1, 'user', :asked, :at)": turns,
+        "messages (id, tenant_id, user_id, session_id, turn_id, seq, role, content, created_at)"
+        " VALUES ('a' || :id, :who, :who, :chat, :id, 2 * :seq + 2, 'assistant', :reply, :at)": answered,
+    }
+    with engine.begin() as connection:
+        for who in "uv":
+            _insert_person(connection, who)
+        for statement, rows in values.items():
+            connection.execute(text(f"INSERT INTO {statement}"), rows)
+
+
+def _old_turns() -> list[dict[str, Any]]:
+    """Of three chats, one after the other and all mixed up, for their ids are in no order."""
+    made = []
+    for chat, who, count in (("lone", "u", 1), ("long", "u", 7), ("busy", "v", 3)):
+        for n in range(count):
+            name = f"{'zebra'[n % 5]}{n}-{chat}"
+            running = chat == "busy" and n == 2
+            made.append(
+                {
+                    "id": name,
+                    "who": who,
+                    "chat": chat,
+                    "status": "running" if running else ("completed", "failed")[n % 2],
+                    "steps": [] if running else STEPS[n % 3],
+                    "seq": n,
+                    "at": f"2026-01-01 00:00:{n:02}",
+                    "asked": f"asked {name}",
+                    "reply": None if running or n % 2 else f"{SAID} {name}",
+                }
+            )
+    return made
+
+
+def test_what_was_said_before_there_were_versions_can_be_told_as_it_was(url: str, engine: Engine) -> None:
+    _upgrade_to(url, "0002")
+    turns = _old_turns()
+    _at_0002(engine, turns)
+    migrate.upgrade(url)
+    with Session(engine.execution_options(agentapp_migrates=True)) as db:  # everybody's
+        kept = {turn.id: turn for turn in db.scalars(select(Turn))}
+        said = {(one.turn_id, one.role): one.content for one in db.scalars(select(Message))}
+        (live,) = db.scalars(select(LiveTurn))
+    assert kept.keys() == {turn["id"] for turn in turns}
+    for turn in turns:
+        now, number = kept[turn["id"]], turn["seq"] + 1
+        assert (now.number, now.follows, now.status) == (number, number - 1, turn["status"])
+        assert (now.input_tokens, now.output_tokens, now.model_calls) == (7, 8, 9)
+        assert said[now.id, "user"] == turn["asked"]
+        assert said.get((now.id, "assistant")) == turn["reply"]
+        assert list(steps_of(now.log)) == turn["steps"]
+        first, *others = unpacked(now.log, turn["asked"], turn["reply"] or "")
+        started = {"turn_id": now.id, "session_id": turn["chat"], "message": turn["asked"]}
+        assert first == ("turn_started", started)
+        assert text_of(others) == (turn["reply"] or "")
+    goes_to = {turn.session_id: turn.next_agent for turn in kept.values() if turn.next_agent}
+    assert goes_to == {"long": "maths", "busy": "memory"}
+    last = max((turn for turn in kept.values() if turn.session_id == "long"), key=lambda turn: turn.number)
+    assert last.next_agent == "maths"
+    assert (live.turn_id, live.session_id, live.user_id) == ("b2-busy", "busy", "v")
+    assert live.lease_until < datetime.now(UTC)
+    assert not live.stop_asked
+
+
+def test_more_turns_than_are_read_at_once_all_get_their_number_and_their_log(
+    url: str, engine: Engine
+) -> None:
+    _upgrade_to(url, "0002")
+    (turn,), count = _old_turns()[:1], 2_500
+    many = [
+        {**turn, "id": f"{n * 7919 % count:04}", "seq": n, "at": f"2026-01-01 00:00:00.{n:06}"}
+        for n in range(count)
+    ]
+    _at_0002(engine, many)
+    migrate.upgrade(url)
+    with Session(engine.execution_options(agentapp_migrates=True)) as db:  # everybody's
+        kept = db.execute(select(Turn.id, Turn.number, Turn.log).order_by(Turn.number)).all()
+    assert [(id, number) for id, number, _ in kept] == [(one["id"], one["seq"] + 1) for one in many]
+    assert all(log[0][1]["turn_id"] == id and log[-1] == len(turn["reply"]) for id, _, log in kept)
+
+
+def test_a_tool_call_from_before_there_were_limits_was_not_limited(url: str, engine: Engine) -> None:
+    _upgrade_to(url, "0002")
+    old = [{name: value for name, value in {**SUM, "input": "{}"}.items() if name != "limited"}]
+    turn = {**_old_turns()[0], "steps": old}
+    _at_0002(engine, [turn])
+    migrate.upgrade(url)
+    with Session(engine.execution_options(agentapp_migrates=True)) as db:  # everybody's
+        (log,) = db.scalars(select(Turn.log))
+    assert steps_of(log) == ({**SUM, "input": "{}"},)
+
+
+@pytest.mark.parametrize("given", ['{"a": NaN}', '{"a": -Infinity}', "[1, 2]", "null", "cut"])
+def test_what_a_model_gave_a_tool_is_shown_as_it_was_whatever_it_was(
+    url: str, engine: Engine, given: str
+) -> None:
+    _upgrade_to(url, "0002")
+    turn = {**_old_turns()[0], "steps": [{**SUM, "input": given}]}
+    _at_0002(engine, [turn])
+    migrate.upgrade(url)
+    with Session(engine.execution_options(agentapp_migrates=True)) as db:  # everybody's
+        (log,) = db.scalars(select(Turn.log))
+    assert steps_of(log) == ({**SUM, "input": given},)
 
 
 def test_directory_with_a_percent_sign_is_fine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -284,12 +430,18 @@ def _set_revision(engine: Engine, revision: str) -> None:
         connection.execute(text(f"UPDATE alembic_version SET version_num = '{revision}'"))
 
 
+def _insert_person(connection: Connection, name: str) -> None:
+    """In a tenant of the same name."""
+    for row in (
+        f"tenants (id, name, created_at) VALUES ('{name}', '{name}', '2026-01-01')",
+        "users (id, tenant_id, name, password_hash, role, created_at)"
+        f" VALUES ('{name}', '{name}', '{name}', 'x', 'member', '2026-01-01')",
+    ):
+        connection.execute(text(f"INSERT INTO {row}"))
+
+
 def _insert_login(engine: Engine) -> None:
     with engine.begin() as connection:
-        for row in (
-            "tenants (id, name, created_at) VALUES ('t', 't', '2026-01-01')",
-            "users (id, tenant_id, name, password_hash, role, created_at)"
-            " VALUES ('u', 't', 'u', 'x', 'member', '2026-01-01')",
-            "logins (digest, user_id, created_at, expires_at) VALUES ('d', 'u', '2026-01-01', '2026-01-02')",
-        ):
-            connection.execute(text(f"INSERT INTO {row}"))
+        _insert_person(connection, "u")
+        row = "logins (digest, user_id, created_at, expires_at) VALUES ('d', 'u', '2026-01-01', '2026-01-02')"
+        connection.execute(text(f"INSERT INTO {row}"))

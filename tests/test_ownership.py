@@ -1,9 +1,10 @@
-"""Somebody else's chat answers like one that is not there, on every route and in every form."""
+"""Somebody else's chat or turn answers like one that is not there, on every route and in every form."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import replace
+from datetime import timedelta
 
 import pytest
 from flask import Flask
@@ -12,9 +13,9 @@ from werkzeug.test import TestResponse
 
 from agentapp.config import Settings
 from agentapp.isolation import Scope, UserScope
-from agentapp.storage.values import new_id
+from agentapp.storage.values import new_id, utc_now
 from agentapp.web.parts import Parts
-from tests.people import EVENTS, JSON, PAGE, Person, person
+from tests.people import EVENTS, JSON, PAGE, Person, csrf_of, person
 from tests.watching import FIELDS, Page, dump, likeness, path_of, routes, sql
 
 ANY = {"Accept": "*/*"}
@@ -37,7 +38,8 @@ def chat(ann: Person) -> str:
 
 def about_chats(app: Flask) -> list[tuple[Rule, str]]:
     found = [(rule, method) for rule, method in routes(app) if "session_id" in rule.arguments]
-    assert len(found) >= 14, "the walk found too few routes"
+    assert len(found) >= 22, "the walk found too few routes"
+    assert {"turns.send", "turns.events", "turns.stop", "turns.retry"} <= {rule.endpoint for rule, _ in found}
     return [(rule, method) for rule, method in found if method != "OPTIONS"]
 
 
@@ -51,11 +53,21 @@ def ask(
     return answer
 
 
-@pytest.mark.parametrize("headers", [PAGE, JSON, EVENTS, ANY], ids=["page", "json", "events", "any"])
+in_every_form = pytest.mark.parametrize(
+    "headers", [PAGE, JSON, EVENTS, ANY], ids=["page", "json", "events", "any"]
+)
+
+
+def turn_in(settings: Settings, chat: str) -> str:
+    ((found,),) = sql(settings, "SELECT id FROM turns WHERE session_id = ? LIMIT 1", chat)
+    return str(found)
+
+
+@in_every_form
 def test_somebody_elses_chat_answers_like_an_absent_one(
     app: Flask, settings: Settings, ann: Person, bob: Person, eve: Person, chat: str, headers: dict[str, str]
 ) -> None:
-    (turn,) = sql(settings, "SELECT id FROM turns LIMIT 1")[0]
+    turn = turn_in(settings, chat)
     before, absent = dump(settings), new_id()
     for intruder in (bob, eve):
         for rule, method in about_chats(app):
@@ -67,27 +79,94 @@ def test_somebody_elses_chat_answers_like_an_absent_one(
     assert dump(settings) == before
 
 
+@in_every_form
+def test_a_turn_of_another_chat_answers_like_an_absent_one(
+    app: Flask, settings: Settings, ann: Person, bob: Person, eve: Person, chat: str, headers: dict[str, str]
+) -> None:
+    """In a chat that is one's own, and whether the other chat is somebody else's or one's own too."""
+    turn, absent = turn_in(settings, chat), new_id()
+    for who in (ann, bob, eve):
+        mine = who.new_chat()
+        who.ask(mine, "hello")
+        before = dump(settings)
+        for rule, method in about_chats(app):
+            if "turn_id" in rule.arguments:
+                theirs = ask(app, who, rule, method, mine, headers, turn_id=turn)
+                nobodys = ask(app, who, rule, method, mine, headers, turn_id=absent)
+                assert theirs.status_code == 404, f"{who.name}: {method} {rule.rule}"
+                assert likeness(theirs, turn) == likeness(nobodys, absent), f"{method} {rule.rule}"
+                assert SECRET not in theirs.text
+        assert dump(settings) == before
+
+
+@in_every_form
+@pytest.mark.parametrize("name", ["after", "replaces"])
+def test_nothing_can_be_said_after_or_instead_of_a_turn_of_another_chat(
+    settings: Settings, ann: Person, bob: Person, eve: Person, chat: str, name: str, headers: dict[str, str]
+) -> None:
+    turn, absent = turn_in(settings, chat), new_id()
+    for who in (ann, bob, eve):
+        mine = who.new_chat()
+        who.ask(mine, "hello")
+        before = dump(settings)
+        for message, status in (("and now?", 404), ("", 422)):
+            theirs, nobodys = (who.send(mine, message, headers, **{name: each}) for each in (turn, absent))
+            assert theirs.status_code == status
+            assert likeness_without_key(theirs, turn) == likeness_without_key(nobodys, absent)
+            assert f"remember the {SECRET}" not in theirs.text
+        assert dump(settings) == before
+
+
+@pytest.mark.parametrize("name", ["version", "edit"])
+def test_a_page_cannot_be_asked_for_a_turn_of_another_chat(
+    settings: Settings, ann: Person, bob: Person, eve: Person, chat: str, name: str
+) -> None:
+    turn, absent = turn_in(settings, chat), new_id()
+    for who in (ann, bob, eve):
+        mine = who.new_chat()
+        own = who.ask(mine, "hello")["turn_id"]
+        assert who.get(f"/chat/{mine}?{name}={own}").status_code == 200
+        for more, status in (("", 404), (f"&version={own}", 404 if name == "version" else 200)):
+            theirs, nobodys = (who.get(f"/chat/{mine}?{name}={each}{more}") for each in (turn, absent))
+            assert theirs.status_code == status
+            assert likeness_without_key(theirs, turn) == likeness_without_key(nobodys, absent)
+            assert f"remember the {SECRET}" not in theirs.text
+
+
+def likeness_without_key(answer: TestResponse, *ids: str) -> tuple[int, list[tuple[str, str]], str]:
+    """A page that is shown again has a new key in its forms every time."""
+    keys = re.findall(r'name="idempotency_key" value="([\w-]{22})', answer.text)
+    return likeness(answer, *ids, *keys)
+
+
 def test_the_same_requests_are_answered_to_the_owner(app: Flask, ann: Person) -> None:
-    """Without this the test above could pass because of a wrong address."""
+    """Without this the tests above could pass because of a wrong address."""
     for rule, method in about_chats(app):
-        if rule.arguments == {"session_id"}:
-            answer = ask(app, ann, rule, method, ann.new_chat(), JSON)
-            assert answer.status_code in (200, 303), f"{method} {rule.rule}: {answer.text}"
+        mine = ann.new_chat()
+        turn = ann.ask(mine, "hello")["turn_id"]
+        answer = ask(app, ann, rule, method, mine, JSON, turn_id=turn)
+        assert answer.status_code in (200, 303), f"{method} {rule.rule}: {answer.text}"
 
 
-def test_nobody_signed_out_learns_whether_a_chat_exists(app: Flask, ann: Person, chat: str) -> None:
-    nobody = app.test_client()
-    for rule, _ in routes(app, "GET"):
-        if "session_id" not in rule.arguments:
-            continue
-        absent = new_id()
-        for headers, status in ((PAGE, 303), (JSON, 401)):
-            answers = []
-            for each in (chat, absent):
-                answer = nobody.get(path_of(app, rule, session_id=each), headers=headers)
-                assert answer.status_code == status
-                answers.append(likeness(answer, each))
-            assert answers[0] == answers[1]
+def test_nobody_signed_out_learns_whether_a_chat_or_a_turn_exists(
+    app: Flask, settings: Settings, ann: Person, chat: str
+) -> None:
+    nobody, before = app.test_client(), dump(settings)
+    there = {"session_id": chat, "turn_id": turn_in(settings, chat)}
+    absent = {"session_id": new_id(), "turn_id": new_id()}
+    csrf = csrf_of(nobody.get("/login", headers=PAGE).text)
+    for rule, method in about_chats(app):
+        for token in ({}, {"csrf_token": csrf}) if method == "POST" else ({},):
+            body = {**token, **FIELDS.get(rule.endpoint, {})} if method == "POST" else None
+            for headers, status in ((PAGE, 303), (JSON, 401), (EVENTS, 401)):
+                answers = []
+                for ids in (there, absent):
+                    path = path_of(app, rule, **ids)
+                    answer = nobody.open(path, method=method, data=body, headers=headers)
+                    assert answer.status_code == status, f"{method} {path}"
+                    answers.append(likeness(answer, *ids.values()))
+                assert answers[0] == answers[1], f"{method} {rule.rule}"
+    assert dump(settings) == before
 
 
 def test_a_refused_message_is_refused_alike_for_an_absent_and_for_somebody_elses_chat(
@@ -106,16 +185,32 @@ def test_a_refused_message_is_refused_alike_for_an_absent_and_for_somebody_elses
 def test_somebody_elses_key_and_running_turn_cannot_be_seen(
     settings: Settings, ann: Person, bob: Person, chat: str
 ) -> None:
-    ann.send(chat, "hello", idempotency_key="same")
+    turn = ann.send(chat, "hello", idempotency_key="same").json["turn_id"]
+    until = f"{utc_now() + timedelta(seconds=10):%Y-%m-%d %H:%M:%S.%f}"
+    sql(settings, "UPDATE turns SET status = 'running' WHERE id = ?", turn)
     sql(
         settings,
-        "UPDATE turns SET status = 'running', lease_until = '2999-01-01 00:00:00.000000'"
-        " WHERE idempotency_key = 'same'",
+        "INSERT INTO live_turns (turn_id, tenant_id, user_id, session_id, worker, lease_until, stop_asked)"
+        " SELECT id, tenant_id, user_id, session_id, 'another', ?, 0 FROM turns WHERE id = ?",
+        until,
+        turn,
     )
+    before = dump(settings)
+    mine = bob.new_chat()
     for message in ("hello", "something else"):
         assert bob.send(chat, message, idempotency_key="same").status_code == 404
-    mine = bob.new_chat()
+    for where in (chat, mine):
+        assert bob.get(f"/chat/{where}/turns/{turn}/events").status_code == 404
+        for what in ("stop", "retry"):
+            assert bob.post(f"/chat/{where}/turns/{turn}/{what}", JSON).status_code == 404
+    assert {name: rows for name, rows in dump(settings).items() if name != "sessions"} == {
+        name: rows for name, rows in before.items() if name != "sessions"
+    }
     assert bob.send(mine, "my own words", idempotency_key="same").status_code == 200
+    refused = ann.send(chat, "something else")
+    assert (refused.status_code, refused.json["turn_id"]) == (409, turn), (
+        "it does not run: this shows nothing"
+    )
 
 
 def test_the_list_shows_only_ones_own_chats(ann: Person, bob: Person, eve: Person, chat: str) -> None:

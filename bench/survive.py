@@ -1,0 +1,157 @@
+"""What the server survives, many times over: prints what was measured, and fails if anything was lost.
+
+    python -m bench.survive kills [--count 1000] [--database sqlite|postgresql]
+
+A real server with two workers, a local server that speaks the Messages API, and clients that check every
+byte they get. ``kills``, ``terms``, ``hups`` and ``recycles`` end workers or the server while people talk;
+``resumes``, ``doubles``, ``silent``, ``stops``, ``streams``, ``logins`` and ``disconnects`` are what readers
+and models do. The suite does each of them a few times, with the same code.
+
+``streams`` and ``silent`` need some thousands of open files: see ``ulimit -n``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from sqlalchemy import Connection, Engine, event
+
+from agentapp import migrate
+from tests import endings, ordeals
+from tests.crowds import database
+from tests.serving import SCRIPTS, free_port
+from tests.survival import Found, Hearing, House, Words, house, memory
+
+ROOT = Path(__file__).parent.parent
+GRACE = 8.0
+DEADLINE = 5.0
+WATCHED = 10.0  # seconds for which commits are counted
+
+Run = Callable[[Path, str, int], Found]
+
+
+def with_house(ordeal: Callable[[House, int], Found], **settings: Any) -> Run:
+    def run(directory: Path, url: str, count: int) -> Found:
+        with house(directory, url, threads=512, **settings) as running:
+            return ordeal(running, count)
+
+    return run
+
+
+def terms(directory: Path, url: str, count: int) -> Found:
+    serve = partial(house, directory, url, port=free_port(), grace=GRACE, hearing=Hearing())
+    return endings.terms(serve, count, GRACE)
+
+
+def streams(directory: Path, url: str, count: int) -> Found:
+    """First 50, then all: what the journal writes must not grow with them."""
+    command = (SCRIPTS / "gunicorn", "-c", ROOT / "gunicorn.conf.py", "--pythonpath", ROOT)
+    together = Found()
+    for number in sorted({min(50, count), count}):
+        threads = max(512, number + 100)
+        served = partial(house, directory, url, demo=True, threads=threads, demo_delay=0.4)
+        with served(command=(*command, "bench.survive:counted()")) as running:
+            found = watched_streams(running, directory, number)
+        together.figures |= {f"{number:,} streams: {name}": figure for name, figure in found.figures.items()}
+        together.wrong += found.wrong
+        together.slow += found.slow
+    return together
+
+
+def watched_streams(running: House, directory: Path, count: int) -> Found:
+    length = 60 + count // 10  # long enough for all to be under way together
+    said = Words("", f"/long {length}", " ".join(map(str, range(1, length + 1))))
+    figures: dict[str, object] = {}
+
+    def meanwhile() -> None:
+        before = commits(directory)
+        time.sleep(WATCHED)
+        figures["journal transactions a second"] = f"{(commits(directory) - before) / WATCHED:.1f}"
+        figures["memory of each"] = f"{(memory(running.running) - at_rest) / count / 1024:,.0f} KiB"
+
+    at_rest = memory(running.running)
+    found = ordeals.streams(running, count, said, meanwhile)
+    found.figures |= figures
+    return found
+
+
+def counted() -> Any:
+    """The application, in which each worker counts the journal's write transactions, in a file of its own."""
+    from agentapp.app import create_app
+
+    count = 0
+
+    def note(connection: Connection) -> None:
+        nonlocal count
+        writes = connection.get_execution_options().get("agentapp_writes")
+        if writes and threading.current_thread().name == "agentapp-journal":
+            count += 1
+            Path(f"commits-{os.getpid()}").write_text(str(count))
+
+    event.listen(Engine, "commit", note)
+    return create_app()
+
+
+def commits(directory: Path) -> int:
+    return sum(int(path.read_text() or "0") for path in directory.glob("commits-*"))
+
+
+RUNS: Mapping[str, tuple[Run, int]] = MappingProxyType(
+    {
+        "kills": (with_house(partial(endings.kills, sessions=60)), 1_000),
+        "terms": (terms, 100),
+        "hups": (with_house(lambda running, count: endings.replacements(running, count, 0)), 20),
+        "recycles": (
+            with_house(
+                lambda running, count: endings.replacements(running, 0, count),
+                gunicorn="--max-requests 60 --max-requests-jitter 40",
+            ),
+            20,
+        ),
+        "resumes": (with_house(ordeals.resumes), 1_000),
+        "doubles": (with_house(ordeals.doubles), 1_000),
+        "silent": (
+            with_house(partial(ordeals.silent, deadline=DEADLINE), first_token_deadline=DEADLINE),
+            500,
+        ),
+        "stops": (with_house(ordeals.stops), 200),
+        "streams": (streams, 500),
+        "logins": (with_house(lambda running, count: ordeals.logins(running)), 1),
+        "disconnects": (with_house(ordeals.disconnects), 200),
+    }
+)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("name", choices=RUNS)
+    parser.add_argument("--count", type=int)
+    parser.add_argument("--database", choices=("sqlite", "postgresql"), default="sqlite")
+    options = parser.parse_args()
+    run, usual = RUNS[options.name]
+    with tempfile.TemporaryDirectory(prefix="agentapp-bench-") as home:
+        template = Path(home, "template.sqlite3")
+        migrate.upgrade(f"sqlite:///{template}")
+        with database(options.database, Path(home), template) as url:
+            found = run(Path(home), url, options.count or usual)
+    print(f"{options.name} on {options.database}")
+    for name, figure in found.figures.items():
+        print(f"  {name}: {figure}")
+    for wrong in (*found.wrong[:50], *found.slow):
+        print(f"  WRONG: {wrong}")
+    print(f"  {len(found.wrong) + len(found.slow)} violations")
+    sys.exit(bool(found.wrong or found.slow))
+
+
+if __name__ == "__main__":
+    main()

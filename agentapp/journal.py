@@ -92,14 +92,18 @@ class Journal:
         return self._running.wait(0) or (self._ends is not None and time.monotonic() > self._ends)
 
     def _run(self) -> None:
+        is_away = False
         while not self._closing.is_set():
             self._news.clear()
             busy = False
             try:
                 busy = self._tick()
+                is_away = False
             except StorageUnavailable as error:
                 self._distrust()
-                log.warning("journal: %s", error.__cause__ or error)
+                if not is_away:  # once is enough: it will try again and again
+                    log.warning("journal: %s", str(error.__cause__ or error).partition("\n")[0])
+                is_away = True
             except Exception:
                 self._distrust()
                 log.exception("journal: unexpected error")

@@ -15,7 +15,7 @@ LENGTH = timedelta(seconds=12)
 
 
 class Leases:
-    """A worker is named after its machine and its process, so that others on the same machine see at once when
+    """A worker is named after its machine and its process, so that others on that machine see at once when
     it is gone. A fork has a name of its own, and nobody else's turns.
     """
 

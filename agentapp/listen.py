@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from math import ceil
 
 from agentapp.errors import StartError
-from agentapp.reading import Reader, seconds, whole
+from agentapp.reading import Reader, long_seconds, seconds, whole
 
 # By default a stopping server lets every turn end: this much longer than the longest may take.
 GRACE_BEYOND = 15
@@ -52,7 +52,7 @@ def load(environ: Mapping[str, str] | None = None, options: Mapping[str, str | N
         bind=reader.parsed(name, fallback, _address),
         workers=number("workers", "2", 64),
         threads=number("threads", "512", 4096),
-        grace=Reader(env).parsed("AGENTAPP_GRACE", str(ceil(turn) + GRACE_BEYOND), seconds),
+        grace=Reader(env).parsed("AGENTAPP_GRACE", str(ceil(turn) + GRACE_BEYOND), long_seconds),
     )
 
 

@@ -207,7 +207,8 @@ class Turn(Iterator[TurnEvent | None]):
                 log.warning("turn %s was no longer running when it ended: %s", self.id, outcome.status)
                 return replace(outcome, status="interrupted", error_code=None, error_message=None)
             except StorageUnavailable as error:
-                log.warning("turn %s could not be saved yet: %s", self.id, error.__cause__ or error)
+                why = str(error.__cause__ or error).partition("\n")[0]
+                log.warning("turn %s could not be saved yet: %s", self.id, why)
                 time.sleep(pause)
             except Exception:
                 log.exception("turn %s could not be saved", self.id)
@@ -243,14 +244,25 @@ def _kept(event: LoopEvent) -> dict[str, Any]:
         case "text":
             data["text"] = storable(data["text"])
         case "tool_executing":
-            written = json.dumps(data["input"], ensure_ascii=False, default=str)
-            clean = storable(written)
-            data["input"] = data["input"] if clean == written[:KEPT_CHARS] else clean[:KEPT_CHARS]
+            data["input"] = _given(data["input"])
         case "tool_completed":
             data["output"] = storable(data["output"])[:KEPT_CHARS]
         case "handed_over":
             data |= {name: storable(data[name]) for name in ("from", "to", "task")}
+            data["parameters"] = _given(data["parameters"])
     return data
+
+
+def _given(value: object) -> object:
+    """What a model gave a tool or a colleague: as it is if every database and browser can read it, or else
+    as text, and not for ever.
+    """
+    try:
+        written = json.dumps(value, ensure_ascii=False, allow_nan=False)
+        clean = storable(written)[:KEPT_CHARS]
+        return value if clean == written else clean
+    except (TypeError, ValueError):  # NaN and Infinity, which Python reads, are no JSON
+        return storable(json.dumps(value, ensure_ascii=False, default=str))[:KEPT_CHARS]
 
 
 def history(said: tuple[tuple[str, str], ...]) -> tuple[Message, ...]:

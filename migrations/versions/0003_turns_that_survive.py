@@ -66,14 +66,12 @@ def _add_columns() -> None:
 def _number_turns() -> None:
     """Until now there were no versions: each turn follows the one before it."""
     op.execute(
-        "WITH counted AS (SELECT id, ROW_NUMBER() OVER (PARTITION BY session_id ORDER BY started_at, id) AS n"
-        " FROM turns) UPDATE turns SET number = (SELECT n FROM counted WHERE counted.id = turns.id)"
-    )
-    op.execute("UPDATE turns SET follows = number - 1, next_agent = ''")
-    op.execute(
-        "UPDATE turns SET next_agent = (SELECT agent FROM sessions WHERE sessions.id = turns.session_id)"
-        " WHERE NOT EXISTS (SELECT 1 FROM turns later WHERE later.session_id = turns.session_id"
-        " AND later.number > turns.number)"
+        "UPDATE turns SET number = place.number, follows = place.number - 1,"
+        " next_agent = CASE WHEN place.from_end = 1 THEN place.agent ELSE '' END"
+        " FROM (SELECT turns.id, sessions.agent,"
+        " ROW_NUMBER() OVER (PARTITION BY session_id ORDER BY started_at, turns.id) AS number,"
+        " ROW_NUMBER() OVER (PARTITION BY session_id ORDER BY started_at DESC, turns.id DESC) AS from_end"
+        " FROM turns JOIN sessions ON sessions.id = turns.session_id) AS place WHERE place.id = turns.id"
     )
 
 
@@ -110,9 +108,13 @@ def _events(step: dict[str, Any], call_id: str) -> list[Any]:
 
 def _read(text: str) -> Any:
     try:
-        return json.loads(text)
+        return json.loads(text, parse_constant=_no_json)
     except ValueError:
-        return text  # it was cut
+        return text  # it was cut, or is something that only Python reads
+
+
+def _no_json(name: str) -> None:
+    raise ValueError(name)
 
 
 def _finish_columns() -> None:

@@ -36,6 +36,8 @@ ROOT = Path(__file__).parent.parent
 GRACE = 8.0
 DEADLINE = 5.0
 WATCHED = 10.0  # seconds for which commits are counted
+WORDS = 30  # of a slow answer
+RATE = 250  # of all slow answers' words together, a second: more would measure the machine
 
 Run = Callable[[Path, str, int], Found]
 
@@ -56,10 +58,10 @@ def terms(directory: Path, url: str, count: int) -> Found:
 def streams(directory: Path, url: str, count: int) -> Found:
     """First 50, then all: what the journal writes must not grow with them."""
     command = (SCRIPTS / "gunicorn", "-c", ROOT / "gunicorn.conf.py", "--pythonpath", ROOT)
-    together = Found()
+    together, pause = Found(), max(0.4, count / RATE)
     for number in sorted({min(50, count), count}):
-        threads = max(512, number + 100)
-        served = partial(house, directory, url, demo=True, threads=threads, demo_delay=0.4)
+        threads, deadlines = max(512, number + 100), {"turn_deadline": 600, "gap_deadline": 60}
+        served = partial(house, directory, url, demo=True, threads=threads, demo_delay=pause, **deadlines)
         with served(command=(*command, "bench.survive:counted()")) as running:
             found = watched_streams(running, directory, number)
         together.figures |= {f"{number:,} streams: {name}": figure for name, figure in found.figures.items()}
@@ -69,8 +71,7 @@ def streams(directory: Path, url: str, count: int) -> Found:
 
 
 def watched_streams(running: House, directory: Path, count: int) -> Found:
-    length = 60 + count // 10  # long enough for all to be under way together
-    said = Words("", f"/long {length}", " ".join(map(str, range(1, length + 1))))
+    said = Words("", f"/long {WORDS}", " ".join(map(str, range(1, WORDS + 1))))
     figures: dict[str, object] = {}
 
     def meanwhile() -> None:

@@ -63,7 +63,7 @@ def terms(
         for number in range(count + 1):
             with serve() as house:
                 if not talks:
-                    talks += talkers(house, sessions // 4, longest=int(2 * grace / PACE))
+                    talks += talkers(house, sessions // 4, longest=int(1.5 * grace / PACE))
                     talks += talkers(house, sessions - len(talks))
                     crew = stack.enter_context(talking(talks))
                 if number == count:

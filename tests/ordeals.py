@@ -323,7 +323,7 @@ def logins(house: House) -> Found:
     for visitor, name in ((here, names[0]), (elsewhere, names[0]), (other, names[1])):
         visitor.sign_in(name, PASSWORD)
     mine, theirs = Seat(here, here.new_chat()), Seat(other, other.new_chat())
-    said = [words(120, "[[slow:0.05]]") for _ in range(2)]
+    said = [words(100, "[[slow:0.05]]") for _ in range(2)]
     replies = [each.reply for each in said]
     posted, others = send(mine, said[0]).upto(3), send(theirs, said[1]).upto(3)
     turn_id = str(posted.turn_id)

@@ -678,18 +678,18 @@ def test_a_turn_that_is_only_told_again_takes_nothing_for_longer_than_the_tellin
 
 
 def test_one_persons_streams_leave_seats_for_others() -> None:
-    seats = Seats(threads=72, reserved=8)
-    hers = [seats.take("ann") for _ in range(16)]
+    seats = Seats(threads=108, reserved=8)
+    hers = [seats.take("ann") for _ in range(50)]
     with pytest.raises(Busy) as refusal:
         seats.take("ann")
-    assert (refusal.value.scope, refusal.value.limit) == ("streams", 16)
-    others = [seats.take(f"user {n}") for n in range(48)]
+    assert (refusal.value.scope, refusal.value.limit) == ("streams", 50)
+    others = [seats.take(f"user {n}") for n in range(50)]
     with pytest.raises(Busy) as refusal:
         seats.take("bob")
-    assert (refusal.value.scope, refusal.value.limit) == ("server", 64)
+    assert (refusal.value.scope, refusal.value.limit) == ("server", 100)
     hers.pop().leave()
     others.append(seats.take("bob"))
-    assert seats.taken() == 64
+    assert seats.taken() == 100
 
 
 def test_when_all_seats_are_taken_the_next_is_told_so_and_pages_still_come(

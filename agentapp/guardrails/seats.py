@@ -12,8 +12,8 @@ from agentapp.errors import Busy
 from agentapp.guardrails.wording import explained
 
 PATIENCE = 2.0
-SHARE = 4  # nobody gets more than one part in so many
-FEW = 8  # but everybody may have this many
+SHARE = 2  # nobody gets more than one part in so many
+FEW = 32  # but everybody may have this many
 
 
 class Seats:

@@ -34,7 +34,8 @@ from tests.survival import Found, Hearing, House, Words, house, memory
 
 ROOT = Path(__file__).parent.parent
 GRACE = 8.0
-DEADLINE = 5.0
+DEADLINE = 15.0  # long enough for all to be silent together
+SLOW = 0.15  # seconds a word: most are in the middle of an answer when a worker is killed
 WATCHED = 10.0  # seconds for which commits are counted
 WORDS = 30  # of a slow answer
 RATE = 250  # of all slow answers' words together, a second: more would measure the machine
@@ -109,7 +110,7 @@ def commits(directory: Path) -> int:
 
 RUNS: Mapping[str, tuple[Run, int]] = MappingProxyType(
     {
-        "kills": (with_house(partial(endings.kills, sessions=60)), 1_000),
+        "kills": (with_house(partial(endings.kills, sessions=60), pace=SLOW), 1_000),
         "terms": (terms, 100),
         "hups": (with_house(lambda running, count: endings.replacements(running, count, 0)), 20),
         "recycles": (

@@ -122,11 +122,12 @@ class House:
     api: MessagesApi
     hearing: Hearing
     is_demo: bool
+    pace: float
 
     def words(self, count: int) -> Words:
-        """For an answer that comes word by word, ``PACE`` seconds each."""
+        """For an answer that comes word by word, ``pace`` seconds each."""
         if not self.is_demo:
-            return words(count, f"[[slow:{PACE}]]")
+            return words(count, f"[[slow:{self.pace}]]")
         plain = words(count)
         return replace(plain, reply=f"{INTRODUCTION}\n\nYou said: {plain.text}")
 
@@ -140,16 +141,22 @@ class House:
 
 @contextmanager
 def house(
-    directory: Path, database: str, *, demo: bool = False, hearing: Hearing | None = None, **settings: Any
+    directory: Path,
+    database: str,
+    *,
+    demo: bool = False,
+    hearing: Hearing | None = None,
+    pace: float = PACE,
+    **settings: Any,
 ) -> Iterator[House]:
     """Open on that database, with a model of its own, or with the demo: workers start faster without the SDK.
     Everything else is as in `served`.
     """
     heard = hearing or Hearing()
     with MessagesApi(responder=heard) as api:
-        chosen = {"demo_delay": PACE, **GENEROUS, **settings}
+        chosen = {"demo_delay": pace, **GENEROUS, **settings}
         with served(directory, database, None if demo else api, **chosen) as running:
-            yield House(database, running, api, heard, demo)
+            yield House(database, running, api, heard, demo, pace)
 
 
 def form(said: Words, key: str) -> dict[str, str]:

@@ -16,8 +16,10 @@ from sqlalchemy.orm import Session, scoped_session, sessionmaker
 from agentapp.errors import NotBound, StorageUnavailable
 from agentapp.isolation import Binder
 
-BUSY_SECONDS = 10.0
+BUSY_SECONDS = 10.0  # for somebody else's lock
+RUSH_SECONDS = 30.0  # for those of this process who came before: of a rush everybody is served, some late
 NAP = 0.001
+POOL = 30
 UNDEFINED_TABLE = "42P01"  # PostgreSQL's word for it; to SQLite it is an error like any other
 
 
@@ -34,9 +36,10 @@ class Database:
         self._binder = binder
         self._readers = scoped_session(sessionmaker(self.engine), scopefunc=self._key)
         self._writers = sessionmaker(self.engine.execution_options(agentapp_writes=True))
-        # SQLite lets one writer in at a time. Waiting for it in its busy loop is slow and unfair;
-        # a lock in front of it, one for the process, keeps the queue short and in order.
-        self._writer_lock = threading.Lock() if self.engine.dialect.name == "sqlite" else None
+        # SQLite lets one writer in at a time. Waiting for it in its busy loop is slow and unfair; a lock
+        # in front of it, one for the process, keeps the queue short and in order. Elsewhere writers
+        # have half of the connections: in a rush of messages, whoever only reads still gets one.
+        self._door = threading.BoundedSemaphore(1 if self.engine.dialect.name == "sqlite" else POOL // 2)
         binder.at_release(self.release)
 
     @contextmanager
@@ -78,15 +81,12 @@ class Database:
 
     @contextmanager
     def _in_line(self) -> Iterator[None]:
-        if self._writer_lock is None:
-            yield
-        elif self._writer_lock.acquire(timeout=BUSY_SECONDS):
-            try:
-                yield
-            finally:
-                self._writer_lock.release()
-        else:
+        if not self._door.acquire(timeout=RUSH_SECONDS):
             raise StorageUnavailable("The database is busy. Try again in a moment.")
+        try:
+            yield
+        finally:
+            self._door.release()
 
     def _key(self) -> tuple[str, int]:
         return self._binder.current().request_id, threading.get_ident()
@@ -107,9 +107,9 @@ def make_engine(url: str) -> Engine:
         engine = create_engine(
             url,
             hide_parameters=True,
-            pool_size=10,
-            max_overflow=20,
-            pool_timeout=BUSY_SECONDS,
+            pool_size=POOL // 3,
+            max_overflow=POOL - POOL // 3,
+            pool_timeout=RUSH_SECONDS,
             pool_pre_ping=True,
             connect_args={"connect_timeout": int(BUSY_SECONDS)},
         )

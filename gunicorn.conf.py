@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
 import time
 import traceback
+from contextlib import suppress
+from importlib import import_module, metadata
+from itertools import chain
 from math import ceil
 from typing import Any
 
@@ -20,6 +24,21 @@ try:
 except AgentappError as exc:
     print(f"agentapp: {exc}", file=sys.stderr)
     sys.exit(2)
+
+
+# The libraries every worker needs. The master imports them: then a worker that takes a dead one's place is at
+# work at once, and all of them share that memory. None of them opens anything when it is imported.
+_LIBRARIES = (
+    "argon2",
+    "flask",
+    "flask_login",
+    "flask_wtf",
+    "markdown_it",
+    "nh3",
+    "pygments",
+    "sqlalchemy.orm",
+)
+_IF_SET = {"ANTHROPIC_API_KEY": ("anthropic", "httpcore2"), "AGENTAPP_DATABASE_URL": ("psycopg",)}
 
 
 class TurnWorker(ThreadWorker):
@@ -51,7 +70,7 @@ timeout = 60
 graceful_timeout = ceil(_listen.grace)
 keepalive = 5
 
-preload_app = False  # a connection opened before the fork would be shared by all workers
+preload_app = False  # after SIGHUP workers get the new code, and nothing is opened before the fork
 # Heartbeats go to a file: on a disk that stalls they would be late, and the worker killed for it.
 worker_tmp_dir = "/dev/shm" if os.access("/dev/shm", os.W_OK | os.X_OK) else None  # noqa: S108
 # All masters of one user would share one socket, and commands would reach the wrong one.
@@ -73,8 +92,13 @@ def on_starting(arbiter: Any) -> None:
     """Try once what every worker will do, so that a mistake is told once and nothing is respawned.
 
     It is tried in a child, so that the master itself opens nothing and imports nothing that its
-    workers would inherit.
+    workers would inherit, except for the libraries.
     """
+    for name in _libraries():
+        with suppress(ImportError):  # whoever needs it will say so
+            import_module(name)
+    arbiter.libraries = _versions()
+    gc.freeze()  # what is never touched again is never copied
     child = os.fork()
     if child == 0:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -87,6 +111,17 @@ def on_starting(arbiter: Any) -> None:
         code = 130
     if code:
         sys.exit(code)
+
+
+def on_reload(arbiter: Any) -> None:
+    """New workers get the application as it is now, but the libraries that the master has."""
+    found = _versions()
+    if changed := sorted(name for name in found if found[name] != arbiter.libraries.get(name)):
+        print(
+            f"agentapp: other versions are installed now of {', '.join(changed)}: restart to use them",
+            file=sys.stderr,
+            flush=True,
+        )
 
 
 def post_fork(arbiter: Any, worker: Any) -> None:
@@ -124,6 +159,16 @@ def worker_int(worker: Any) -> None:
     running = worker.wsgi.extensions["agentapp"].stage.running
     running.interrupt()
     running.wait(2.0)
+
+
+def _libraries() -> list[str]:
+    also = [names for variable, names in _IF_SET.items() if os.environ.get(variable)]
+    return [*_LIBRARIES, *chain.from_iterable(also)]
+
+
+def _versions() -> dict[str, str]:
+    """Of all that is installed besides agentapp, which every worker reads anew."""
+    return {found.name: found.version for found in metadata.distributions() if found.name != "agentapp"}
 
 
 def _rehearse(arbiter: Any) -> int:

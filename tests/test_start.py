@@ -419,6 +419,36 @@ def test_sighup_brings_up_new_workers_with_no_module_of_the_old_master(clone: Pa
         assert s.output() == ""
 
 
+def test_a_worker_imports_no_library_that_the_master_could_have_imported_for_it() -> None:
+    """Of which there are two seconds' worth, and sixty megabytes."""
+    code = f"""
+import runpy, sys
+settings = runpy.run_path({str(ROOT / "gunicorn.conf.py")!r})
+for name in settings["_libraries"]():
+    __import__(name)
+before = {{name.partition(".")[0] for name in sys.modules}} | {{"agentapp"}}
+import agentapp.app, agentapp.agents.anthropic, psycopg
+new = {{name.partition(".")[0] for name in sys.modules}} - before - sys.stdlib_module_names
+print(sorted(name for name in new if not name.startswith("_")))
+"""
+    env = {"ANTHROPIC_API_KEY": "k", "AGENTAPP_DATABASE_URL": "postgresql+psycopg://nowhere/none"}
+    done = run(sys.executable, "-c", code, directory=ROOT, env=env)
+    assert (done.stdout, done.stderr) == ("[]\n", "")
+
+
+def test_reloading_with_other_libraries_installed_says_that_it_is_not_enough(clone: Path) -> None:
+    upgrade(clone)
+    with server(clone, command=GUNICORN, env={"PYTHONPATH": str(clone)}) as s:
+        info = clone / "some_library-2.0.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text("Metadata-Version: 2.1\nName: some-library\nVersion: 2.0\n")
+        s.process.send_signal(signal.SIGHUP)
+        wait_for(lambda: bool(s.output()))
+        told = "agentapp: other versions are installed now of some-library: restart to use them\n"
+        assert s.output() == told
+        assert get(f"{s.url}/livez")
+
+
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("wheel")

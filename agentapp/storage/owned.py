@@ -2,10 +2,28 @@
 
 from __future__ import annotations
 
-from sqlalchemy import ColumnElement, and_
+from typing import Any, NamedTuple
+
+from sqlalchemy import BindParameter, ColumnElement, and_, bindparam
 
 from agentapp.isolation import Scope, UserScope
 from agentapp.storage.models import ChatSession, InSession, OfTurn, Owned
+
+
+class _Whoever(NamedTuple):
+    tenant_id: BindParameter[str] = bindparam("own_tenant")
+    user_id: BindParameter[str] = bindparam("own_user")
+    session_id: BindParameter[str] = bindparam("own_session")
+
+
+# Stands for a scope in statements that are built once, at import. Whose rows they are about is said each time
+# they are run: see `named`.
+OWNER: Any = _Whoever()
+
+
+def named(scope: Scope) -> dict[str, str]:
+    """The parameters of a statement about `OWNER`."""
+    return {"own_tenant": scope.tenant_id, "own_user": scope.user_id, "own_session": scope.session_id}
 
 
 def owned_by(scope: UserScope, table: type[Owned] | type[OfTurn]) -> ColumnElement[bool]:

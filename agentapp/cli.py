@@ -12,6 +12,12 @@ from typing import Any, Literal, cast
 import click
 
 from agentapp import __version__, breakers, config, listen, migrate, resources, turn
+from agentapp.audit import baseline as known
+from agentapp.audit import cache, formats, options, sarif
+from agentapp.audit.findings import Unusable
+from agentapp.audit.report import Report
+from agentapp.audit.report import audit as run_audit
+from agentapp.audit.rules import RULES, Rule
 from agentapp.errors import AgentappError, BadRequest, SettingError, StartError
 from agentapp.guardrails.cell import Cells
 from agentapp.guardrails.terms import terms
@@ -195,6 +201,86 @@ def force(which: tuple[str, str], state: str) -> None:
     """
     with _desk(config.load()) as desk:
         _tell(which, desk.force(*which, cast(Literal["open", "closed"], state)))
+
+
+@main.command()
+@click.argument("paths", metavar="[PATH]...", nargs=-1, type=click.Path())
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["text", "json", "sarif", "github"]),
+    default="text",
+    show_default=True,
+    help="For people, scripts, code hosts, or GitHub's workflows.",
+)
+@click.option(
+    "--baseline", metavar="FILE", help="Leave out what --format json printed into this file before."
+)
+@click.option(
+    "--explain", metavar="RULE", help="Tell what a rule is about, with examples, and do nothing else."
+)
+@click.option("--no-cache", is_flag=True, help="Read every file anew.")
+def audit(
+    paths: tuple[str, ...], form: str, baseline: str | None, explain: str | None, no_cache: bool
+) -> None:
+    """Find state that requests share by mistake, in anybody's Python.
+
+    PATH is a file or a directory; without one, those in [tool.agentapp.audit] of pyproject.toml. Nothing that
+    is looked at is imported or run. Exit code 0: nothing found; 1: something found; 2: something
+    could not be read.
+    """
+    try:
+        if explain is not None:
+            _print(formats.explained(_rule(explain)))
+            return
+        chosen = options.load(paths[0] if paths else None)
+        if not (paths or chosen.paths):
+            raise Unusable(f"name a PATH, or paths in {options.TABLE} of pyproject.toml")
+        excused = known.load(baseline) if baseline is not None else known.nothing()
+        kept_in = None if no_cache else cache.place()
+        report = run_audit(
+            paths or chosen.paths, chosen, excused=excused, progress=_progress, kept_in=kept_in
+        )
+    except Unusable as exc:
+        click.echo(f"agentapp: {exc}", err=True)
+        sys.exit(2)
+    _print(_formatted(report, form))
+    for directory in report.without:
+        click.echo(f"agentapp: there is no Python in {directory}", err=True)
+    if report.unread:
+        click.echo(f"agentapp: {formats.counted(report.unread, 'path')} could not be read", err=True)
+    sys.exit(report.exit_code)
+
+
+def _formatted(report: Report, form: str) -> str:
+    match form:
+        case "json":
+            return formats.as_json(report)
+        case "sarif":
+            return sarif.as_sarif(report, version=__version__)
+        case "github":
+            return formats.as_github(report)
+    return formats.as_text(report, coloured=sys.stdout.isatty() and "NO_COLOR" not in os.environ)
+
+
+def _rule(code: str) -> Rule:
+    if code not in RULES:
+        raise Unusable(f"there is no rule {code!r}; there are {', '.join(RULES)}")
+    return RULES[code]
+
+
+def _progress(number: int, count: int) -> None:
+    """Only somebody who watches, and has to wait, is told how far it is."""
+    if count > 300 and (number % 50 == 0 or number == count) and sys.stderr.isatty():
+        end = "\r\x1b[K" if number == count else ""
+        click.echo(f"\rreading {number} of {count} files{end}", err=True, nl=False)
+
+
+def _print(text: str) -> None:
+    """Also on a terminal that does not know all the characters of somebody else's source."""
+    encoding = sys.stdout.encoding or "utf-8"
+    if text:
+        click.echo(text.encode(encoding, "backslashreplace").decode(encoding))
 
 
 def _tell(which: tuple[str, str], change: breakers.Change) -> None:

@@ -72,7 +72,7 @@ class Binder(ABC):
 
     def at_release(self, cleanup: Callable[[], object]) -> None:
         """Run `cleanup` at the end of every binding, while the scope is still bound."""
-        self._cleanups += (cleanup,)
+        self._cleanups += (cleanup,)  # agentapp: shared ok - while the application is made
 
     def current(self) -> RequestScope:
         scope = self._get()

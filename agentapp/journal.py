@@ -30,7 +30,7 @@ MARGIN = 5.0  # seconds in which interrupted turns are written down and told
 log = logging.getLogger(__name__)
 
 
-class Journal:
+class Journal:  # agentapp: shared ok - changed by its own thread alone, and once before that starts
     def __init__(
         self,
         store: JournalStore,

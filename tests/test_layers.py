@@ -25,7 +25,7 @@ LAYERS = (
     {"isolation"},
     {"config"},
     {"reading"},
-    {"errors"},
+    {"errors", "audit"},
 )
 # Third parties with an owner: nobody else may import them.
 OWNERS = {
@@ -83,6 +83,12 @@ def test_a_module_imports_only_what_is_below_it(name: str) -> None:
         if root != "agentapp" or target.split(".")[0] in ("__version__", name.split(".")[0]):
             continue
         assert layer_of(name) < layer_of(target), f"{name} must not import {target}"
+
+
+@pytest.mark.parametrize("name", [name for name in MODULES if not name.startswith(("audit", "cli"))])
+def test_the_auditor_is_for_the_command_alone(name: str) -> None:
+    audits = [each for each in imports(MODULES[name]) if f"{each}.".startswith("agentapp.audit.")]
+    assert not [each for each in audits if not each.startswith("agentapp.audit.runtime")]
 
 
 @pytest.mark.parametrize("name", MODULES)

@@ -117,7 +117,7 @@ class Registry(Generic[K, V]):
     def _value(self, key: K, text: str | None) -> V:
         if text is None:
             return self._kind.fresh(key)
-        known = self._known.get(key)
+        known = self._known.get(key)  # agentapp: shared ok - atomic, and what is missed is loaded anew
         if known is not None and known.text == text:
             return known.value
         value = self._kind.load(key, text)

@@ -1,0 +1,64 @@
+"""The verdict on a tree, kept until any byte of it changes. Safe to delete: then all is just slower."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+KEPT = 20  # trees
+
+
+def place() -> Path:
+    home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    return Path(home, "agentapp", "audit")
+
+
+def key_of(files: Iterable[tuple[str, str, bytes]]) -> str:
+    """Of every file its path, what its module is called, and its content; and of the auditor itself."""
+    digest = hashlib.sha256(f"{sys.version_info[:3]}".encode())
+    for source in sorted(Path(__file__).parent.glob("*.py")):
+        _feed(digest, source.name.encode(), source.read_bytes())
+    for path, module, content in sorted(files):
+        _feed(digest, path.encode("utf-8", "surrogateescape"), module.encode(), content)
+    return digest.hexdigest()
+
+
+def _feed(digest: Any, *parts: bytes) -> None:
+    for part in parts:
+        digest.update(len(part).to_bytes(8, "big"))
+        digest.update(part)
+
+
+def load(directory: Path, key: str) -> Any:
+    """What was kept, or None. Whatever is wrong with it, it is as if it were not there."""
+    try:
+        with open(directory / f"{key}.json", encoding="utf-8") as file:
+            found = json.load(file)
+        os.utime(directory / f"{key}.json")
+    except (OSError, ValueError):
+        return None
+    return found
+
+
+def keep(directory: Path, key: str, value: Any) -> None:
+    """Written aside and moved into place, so that nobody ever reads half of it."""
+    with suppress(OSError):
+        directory.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(dir=directory, suffix=".part")
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            json.dump(value, file)
+        os.replace(name, directory / f"{key}.json")
+        _tidy(directory)
+
+
+def _tidy(directory: Path) -> None:
+    found = sorted(directory.glob("*.json"), key=lambda path: path.stat().st_mtime, reverse=True)
+    for old in found[KEPT:]:
+        old.unlink()

@@ -1,0 +1,103 @@
+"""What is known of a program after its files were read: plain values, the same from a file or from the cache.
+
+A *path* says how an object was reached, as a text: a root and steps, joined by ``|``. The roots are
+
+- ``g:NAME``, a name of the module, also an imported one;
+- ``p:NAME``, a parameter of the function; ``s`` and ``c``, a method's own object and class;
+- ``f:FUNCTION:NAME``, a variable of an enclosing function;
+- ``d:FUNCTION`` and ``k:CLASS``, something that is defined inside a function;
+
+and the steps ``.NAME`` (an attribute), ``[]`` (anything that is in it), ``()`` (the result of calling it),
+``~`` (a copy of it, whose contents are the same objects).
+
+A *value* says what a name was bound to: ``M`` a mutable display or comprehension, ``N`` None, ``K`` another
+constant, ``C:PATH`` the result of a call (``C:PATH#M`` if a default that is mutable was passed), ``P:PATH``
+another object, ``T`` a tuple of such, ``?`` anything else.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+STEP = "|"
+
+
+class Write(NamedTuple):
+    """``how`` is ``item``, ``attr``, ``rebind``, or ``aug`` (of an alias). ``lazy`` is 1 if it was asked
+    before whether this is there yet, 2 if that was asked under the locks too.
+    """
+
+    path: str
+    how: str
+    line: int
+    locks: tuple[str, ...]
+    lazy: int = 0
+    value: str = "?"
+
+
+class Call(NamedTuple):
+    path: str
+    line: int
+    locks: tuple[str, ...]
+    args: tuple[tuple[str, str], ...] = ()  # of those that are not the function's own: position or name, path
+    lazy: int = 0
+    given: int = 0  # how many arguments
+
+
+class Read(NamedTuple):
+    path: str
+    line: int
+    locks: tuple[str, ...]
+
+
+@dataclass(slots=True)
+class Function:
+    name: str  # with that of its class or function in front
+    line: int
+    params: tuple[str, ...] = ()
+    defaults: dict[str, str] = field(default_factory=dict)
+    decorators: tuple[str, ...] = ()
+    decorator_lines: tuple[int, ...] = ()
+    owner: str = ""  # the class it is a method of
+    outer: str = ""  # the function it is defined in
+    is_async: bool = False
+    writes: list[Write] = field(default_factory=list)
+    calls: list[Call] = field(default_factory=list)
+    reads: list[Read] = field(default_factory=list)
+    returns: tuple[str, ...] = ()
+    mentions: tuple[str, ...] = ()  # paths of functions that are passed on or kept
+    locals: dict[str, str] = field(default_factory=dict)  # values, of a function that has others inside
+    yields: bool = False
+
+
+@dataclass(slots=True)
+class Class:
+    name: str
+    line: int
+    bases: tuple[str, ...] = ()
+    decorators: tuple[str, ...] = ()
+    keywords: dict[str, str] = field(default_factory=dict)
+    attributes: dict[str, tuple[str, int, bool]] = field(default_factory=dict)  # value, line, annotated
+    methods: tuple[str, ...] = ()
+    outer: str = ""
+
+
+@dataclass(slots=True)
+class Module:
+    name: str
+    path: str
+    is_package: bool = False
+    imports: dict[str, tuple[str, str]] = field(default_factory=dict)  # name -> module, name in it or ""
+    stars: tuple[str, ...] = ()
+    names: dict[str, tuple[str, int]] = field(default_factory=dict)  # value, line
+    functions: dict[str, Function] = field(default_factory=dict)
+    classes: dict[str, Class] = field(default_factory=dict)
+
+
+def joined(path: str, *steps: str) -> str:
+    return STEP.join((path, *steps))
+
+
+def root_of(path: str) -> str:
+    return path.partition(STEP)[0]

@@ -1,0 +1,81 @@
+"""Reading one file: its bytes, then what the auditor knows of it. Nothing that is read is imported or run."""
+
+from __future__ import annotations
+
+import re
+import tokenize
+import warnings
+from dataclasses import dataclass
+from io import BytesIO
+
+from agentapp.audit.extract import extract
+from agentapp.audit.facts import Module
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a file is, and what its module is called.
+
+    ``aliases`` are the packages beside it that had to be called something else because another
+    directory has packages of the same names: what it is called in an import, and what it is called here.
+    """
+
+    where: str  # the absolute path
+    path: str  # as it is shown
+    module: str
+    is_package: bool
+    aliases: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    place: Place
+    source: bytes
+
+
+class Unreadable(Exception):
+    """A file or directory that should have been looked at, and could not be."""
+
+    def __init__(self, path: str, line: int, why: str) -> None:
+        super().__init__(why)
+        self.path, self.line, self.why = path, line, why
+
+
+def opened(place: Place) -> File:
+    try:
+        with open(place.where, "rb") as file:
+            return File(place, file.read())
+    except OSError as exc:
+        raise Unreadable(place.path, 1, because(exc)) from None
+
+
+def read(file: File) -> Module:
+    """Raises `Unreadable`. The answer depends on nothing but the file, so it may be kept."""
+    place = file.place
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # agentapp: shared ok - put back below; one thread
+            return extract(file.source, place.module, place.path, is_package=place.is_package)
+    except SyntaxError as exc:
+        raise Unreadable(place.path, exc.lineno or 1, f"is not Python: {exc.msg}") from None
+    except ValueError as exc:
+        raise Unreadable(place.path, 1, f"is not Python: {exc}") from None
+    except (RecursionError, MemoryError):
+        raise Unreadable(place.path, 1, "is nested too deeply to be understood") from None
+
+
+def because(exc: OSError | ValueError) -> str:
+    """Why something cannot be opened, as the end of a sentence that begins with its name."""
+    if isinstance(exc, FileNotFoundError):
+        return "does not exist"
+    return f"cannot be read: {getattr(exc, 'strerror', None) or exc}"
+
+
+def lines_of(source: bytes) -> list[str]:
+    """The lines as Python counts them, also of a file that is not quite what it says it is."""
+    try:
+        encoding, _ = tokenize.detect_encoding(BytesIO(source).readline)
+        text = source.decode(encoding, "replace")
+    except (SyntaxError, LookupError, UnicodeError):
+        text = source.decode("utf-8", "replace")
+    return re.split(r"\r\n|\r|\n", text)

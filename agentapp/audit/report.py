@@ -1,0 +1,168 @@
+"""The whole of it: find the files, read each once, judge them together, and say what is left to tell."""
+
+from __future__ import annotations
+
+import gc
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import astuple, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from agentapp.audit import baseline, cache
+from agentapp.audit.facts import Module
+from agentapp.audit.files import find
+from agentapp.audit.findings import Finding, Unusable
+from agentapp.audit.judge import Hazard, Judge
+from agentapp.audit.options import UNREADABLE, Options
+from agentapp.audit.program import Program
+from agentapp.audit.reading import File, Unreadable, opened, read
+from agentapp.audit.suppressions import Comments, comments_of, sort_out
+
+Progress = Callable[[int, int], None]  # files read, of how many
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    files: int  # that were looked at
+    findings: tuple[Finding, ...]
+    suppressed: int
+    excused: int  # by the baseline
+    without: tuple[str, ...]  # directories that were named and have no Python in them
+    sources: Mapping[str, bytes]  # of the files that have findings
+
+    @property
+    def unread(self) -> int:
+        return sum(finding.rule == UNREADABLE for finding in self.findings)
+
+    @property
+    def exit_code(self) -> int:
+        return 2 if self.unread else 1 if self.findings else 0
+
+
+def audit(
+    paths: Iterable[str],
+    options: Options,
+    *,
+    excused: Counter[baseline.Key],
+    progress: Progress,
+    kept_in: Path | None = None,
+) -> Report:
+    """Raises `Unusable`. ``kept_in`` is where verdicts on whole trees are kept for the next time."""
+    found = find(paths, options.is_excluded)
+    unreadable = list(found.unreadable)
+    files: list[File] = []
+    for place in found.places:
+        try:
+            files.append(opened(place))
+        except Unreadable as exc:
+            unreadable.append(exc)
+    verdict = _kept(files, kept_in) if kept_in is not None else None
+    if verdict is None:
+        verdict = _judged(files, progress)
+        if kept_in is not None:
+            cache.keep(kept_in, _key(files), verdict.as_json())
+    unreadable += (Unreadable(*each) for each in verdict.unreadable)
+    comments: dict[str, Comments] = {}
+    for file in files:
+        try:
+            if (said := comments_of(file)) is not None:
+                comments[file.place.path] = said
+        except Unreadable as exc:
+            if exc.path not in {path for path, _, _ in verdict.unreadable}:
+                unreadable.append(exc)
+    sources = {file.place.path: file.source for file in files}
+    judged = sort_out(verdict.hazards, comments)
+    hazards = [*judged.left, *(Hazard(each.path, each.line, UNREADABLE, each.why) for each in unreadable)]
+    findings, in_baseline = baseline.without(sorted(_told(hazards, options)), excused)
+    return Report(
+        len(found.places),
+        tuple(findings),
+        sum(options.severity_of(hazard.rule) is not None for hazard in judged.suppressed),
+        in_baseline,
+        found.without,
+        {path: sources[path] for path in {finding.path for finding in findings} & sources.keys()},
+    )
+
+
+def _hazards(modules: Iterable[Module]) -> list[Hazard]:
+    """A program that is too much is said to be, and does not look like one with findings."""
+    try:
+        return Judge(Program(modules)).hazards()
+    except RecursionError:
+        raise Unusable("the names of this program lead too far from one to the next to be followed") from None
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """On the files as they are, whatever is suppressed or configured."""
+
+    hazards: tuple[Hazard, ...]
+    unreadable: tuple[tuple[str, int, str], ...]
+
+    def as_json(self) -> Any:
+        return {"hazards": [astuple(hazard) for hazard in self.hazards], "unreadable": self.unreadable}
+
+    @classmethod
+    def from_json(cls, found: Any) -> Verdict:
+        hazards = tuple(Hazard(*each) for each in found["hazards"])
+        return cls(hazards, tuple((path, line, why) for path, line, why in found["unreadable"]))
+
+
+def _kept(files: Sequence[File], directory: Path) -> Verdict | None:
+    try:
+        return Verdict.from_json(cache.load(directory, _key(files)))
+    except (LookupError, TypeError, ValueError):
+        return None
+
+
+def _key(files: Sequence[File]) -> str:
+    return cache.key_of((file.place.path, repr(file.place), file.source) for file in files)
+
+
+def _judged(files: Sequence[File], progress: Progress) -> Verdict:
+    modules: list[Module] = []
+    unreadable: list[tuple[str, int, str]] = []
+    with _no_collections():
+        for number, file in enumerate(files, 1):
+            try:
+                modules.append(_at_home(read(file), dict(file.place.aliases)))
+            except Unreadable as exc:
+                unreadable.append((exc.path, exc.line, exc.why))
+            progress(number, len(files))
+        return Verdict(tuple(_hazards(modules)), tuple(unreadable))
+
+
+@contextmanager
+def _no_collections() -> Iterator[None]:
+    """Millions of small objects are made and none of them is in a circle: looking for some takes longer than
+    all the rest.
+    """
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
+def _told(hazards: Iterable[Hazard], options: Options) -> Iterable[Finding]:
+    for hazard in hazards:
+        severity = options.severity_of(hazard.rule)
+        if severity is not None:
+            yield Finding(hazard.path, hazard.line, hazard.rule, severity, hazard.message)
+
+
+def _at_home(module: Module, aliases: Mapping[str, str]) -> Module:
+    """Its imports lead to the packages beside it, not to others of the same name."""
+
+    def moved(name: str) -> str:
+        top, dot, rest = name.partition(".")
+        return f"{aliases.get(top, top)}{dot}{rest}"
+
+    if not aliases:
+        return module
+    imports = {name: (moved(base), what) for name, (base, what) in module.imports.items()}
+    return replace(module, imports=imports, stars=tuple(map(moved, module.stars)))

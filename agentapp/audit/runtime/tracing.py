@@ -1,0 +1,129 @@
+"""Who did it: the function and the line that changed something shared, for the price of looking all the time.
+
+While a `Tracer` is on, every call that the chosen packages make or return from, on this thread, is followed
+by a look at all objects of a snapshot. A change that appears while a call is made is that call's, and its
+line is exact. A change that appears between two calls was an assignment of the function in between; its line
+is the last one before this point that assigns to something other than a local variable.
+"""
+
+from __future__ import annotations
+
+import dis
+import os.path
+import sys
+from types import BuiltinFunctionType, CodeType, FrameType, ModuleType
+from typing import Any
+
+from agentapp.audit.runtime import objects
+from agentapp.audit.runtime.watch import Snapshot, Watch, changed, differences
+
+_STORES = frozenset(
+    {
+        "STORE_SUBSCR",
+        "DELETE_SUBSCR",
+        "STORE_SLICE",
+        "STORE_ATTR",
+        "DELETE_ATTR",
+        "STORE_GLOBAL",
+        "DELETE_GLOBAL",
+        "STORE_NAME",
+        "DELETE_NAME",
+        "STORE_DEREF",
+        "DELETE_DEREF",
+    }
+)
+# They change nothing themselves. What they call is code of its own, and seen as that.
+_PURE = frozenset(
+    {"abs", "all", "any", "callable", "chr", "format", "getattr", "hasattr", "hash", "id", "isinstance"}
+    | {"issubclass", "iter", "len", "max", "min", "ord", "print", "repr", "round", "sorted", "sum", "vars"}
+)
+_SUSPECTS = 5  # that many functions are named for one change
+
+
+class Tracer:
+    """For one request. Turn it on around each piece of its work."""
+
+    def __init__(self, watch: Watch, snapshot: Snapshot) -> None:
+        self._watch, self._nodes = watch, snapshot.nodes
+        self._held = [node.held for node in snapshot.nodes]
+        self._index = {id(node): at for at, node in enumerate(snapshot.nodes)}
+        self._wording = objects.Wording()
+        self._owned: dict[str, bool] = {}
+        self._found: dict[tuple[int, str], list[str]] = {}
+        self._before: Any = None
+
+    def suspects(self, object_id: int, label: str) -> tuple[str, ...]:
+        """Who changed this object, or this name in it, since the tracer was made."""
+        return tuple(self._found.get((object_id, label), ()))
+
+    def __enter__(self) -> None:
+        self._before = sys.getprofile()
+        sys.setprofile(self._event)
+
+    def __exit__(self, *exc: object) -> None:
+        # Whoever put in a profiler meanwhile keeps it.
+        if sys.getprofile() == self._event:
+            sys.setprofile(self._before)
+        self._before = None
+
+    def _event(self, frame: FrameType, event: str, arg: Any) -> None:
+        try:
+            if event == "c_call":
+                if self._owns(frame) and not _is_pure(arg):
+                    self._look(frame, called=False)
+            elif event in ("c_return", "c_exception"):
+                if self._owns(frame) and not _is_pure(arg):
+                    self._look(frame, called=True)
+            elif event == "call":
+                if frame.f_back is not None and self._owns(frame.f_back):
+                    self._look(frame.f_back, called=False)
+            elif self._owns(frame):
+                self._look(frame, called=False)
+            elif frame.f_back is not None and self._owns(frame.f_back):
+                self._look(frame.f_back, called=True)
+        except Exception:  # whatever is wrong with the tracer, the request goes on
+            self._nodes, self._held = (), []
+
+    def _owns(self, frame: FrameType) -> bool:
+        name = frame.f_globals.get("__name__", "")
+        if type(name) is not str:
+            return False
+        if name not in self._owned:
+            self._owned[name] = self._watch.owns(name)
+        return self._owned[name]
+
+    def _look(self, frame: FrameType, called: bool) -> None:
+        for node, now in changed(self._nodes, self._held, self._watch.limit):
+            at = self._index[id(node)]
+            for each in differences(node, self._held[at], now, self._wording):
+                known = self._found.setdefault((id(node.obj), each.label), [])
+                suspect = _named(frame, called)
+                if suspect not in known and len(known) < _SUSPECTS:
+                    known.append(suspect)
+            self._held[at] = now
+
+
+def _is_pure(function: Any) -> bool:
+    if type(function) is not BuiltinFunctionType:
+        return False
+    owner = function.__self__
+    if type(owner) is ModuleType:
+        return function.__name__ in _PURE
+    return id(type(owner)) in objects.ATOMS and owner is not None
+
+
+def _named(frame: FrameType, called: bool) -> str:
+    code = frame.f_code
+    line = frame.f_lineno if called else _assigned(code, frame.f_lineno)
+    return f"{frame.f_globals['__name__']}.{code.co_qualname} ({os.path.basename(code.co_filename)}:{line})"
+
+
+def _assigned(code: CodeType, line: int) -> int:
+    lines = {
+        each.positions.lineno
+        for each in dis.get_instructions(code)
+        if each.positions is not None
+        and each.positions.lineno is not None
+        and (each.opname in _STORES or (each.opname == "BINARY_OP" and each.argrepr.endswith("=")))
+    }
+    return max((each for each in lines if each <= line), default=max(lines, default=line))

@@ -1,0 +1,109 @@
+"""The kept verdict: faster, and never another one than a look at the files would give."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from pathlib import Path
+
+import pytest
+
+from agentapp.audit import baseline, cache, report
+from agentapp.audit.judge import Judge
+from agentapp.audit.options import Options
+from agentapp.audit.report import Report, audit
+
+PIECES = (
+    "ITEMS = []\n",
+    "from a import ITEMS\n",
+    "import a\n",
+    "def add(x):\n    ITEMS.append(x)\n",
+    "def put(x):\n    a.ITEMS.append(x)\n",
+    "def fresh(x):\n    items = []\n    items.append(x)\n",
+    "ITEMS = []  # agentapp: shared ok - for a test\n",
+    "class Box:\n    things = []\n\n    def add(self, x):\n        self.things.append(x)\n",
+    "def broken(:\n",
+    "",
+)
+SHARED = PIECES[0] + PIECES[3]
+NAMES = ("a.py", "b.py", "pkg/__init__.py", "pkg/a.py", "tests/test_a.py")
+
+
+def audited(kept_in: Path | None) -> Report:
+    return audit(["."], Options(), excused=baseline.nothing(), progress=lambda *_: None, kept_in=kept_in)
+
+
+@pytest.fixture
+def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "tree").mkdir()
+    monkeypatch.chdir(tmp_path / "tree")
+    return tmp_path / "tree"
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_after_any_edit_the_verdict_is_that_of_a_fresh_look(tree: Path, tmp_path: Path, seed: int) -> None:
+    """Files come, go, change and change back; every verdict so far is still kept."""
+    chance, kept_in = random.Random(seed), tmp_path / "kept"
+    for _ in range(15):
+        path = tree / chance.choice(NAMES)
+        if path.exists() and chance.random() < 0.3:
+            path.unlink()
+        else:
+            path.parent.mkdir(exist_ok=True)
+            path.write_text("".join(chance.choices(PIECES, k=chance.randrange(1, 4))))
+        fresh = audited(None)
+        assert audited(kept_in) == fresh
+        assert audited(kept_in) == fresh
+
+
+def test_an_unchanged_tree_is_not_read_again(
+    tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tree / "a.py").write_text(SHARED)
+    first = audited(tmp_path / "kept")
+    assert first.findings
+
+    def never(*args: object) -> object:
+        raise AssertionError("it was looked at again")
+
+    monkeypatch.setattr(report, "read", never)
+    monkeypatch.setattr(Judge, "hazards", never)
+    assert audited(tmp_path / "kept") == first
+    (tree / "a.py").write_text(PIECES[0])
+    with pytest.raises(AssertionError, match="looked at again"):
+        audited(tmp_path / "kept")
+
+
+@pytest.mark.parametrize(
+    "content", ["", "{", "[]", "null", '{"hazards": [[1]], "unreadable": []}', '{"hazards": 1}']
+)
+def test_what_was_kept_and_is_spoilt_is_looked_at_anew(tree: Path, tmp_path: Path, content: str) -> None:
+    (tree / "a.py").write_text(SHARED)
+    first = audited(tmp_path / "kept")
+    (kept,) = (tmp_path / "kept").iterdir()
+    kept.write_text(content)
+    assert audited(tmp_path / "kept") == first
+    shutil.rmtree(tmp_path / "kept")
+    assert audited(tmp_path / "kept") == first
+
+
+def test_where_nothing_can_be_kept_it_works_without(tree: Path, tmp_path: Path) -> None:
+    (tree / "a.py").write_text(SHARED)
+    (tmp_path / "file").write_text("")
+    assert audited(tmp_path / "file" / "below").findings
+
+
+def test_only_so_many_trees_are_kept(tree: Path, tmp_path: Path) -> None:
+    for number in range(cache.KEPT + 5):
+        (tree / "a.py").write_text(f"N = {number}\n")
+        audited(tmp_path / "kept")
+    assert len(list((tmp_path / "kept").iterdir())) == cache.KEPT
+
+
+def test_another_auditor_gives_another_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = cache.key_of([("a.py", "a", b"x")])
+    assert cache.key_of([("a.py", "a", b"x")]) == before
+    assert cache.key_of([("a.py", "a", b"y")]) != before
+    assert cache.key_of([("b.py", "a", b"x")]) != before
+    monkeypatch.setattr("sys.version_info", (3, 99, 0))
+    assert cache.key_of([("a.py", "a", b"x")]) != before

@@ -1,0 +1,58 @@
+"""How much of the labelled set the auditor gets right. A third of it was kept aside while it was tuned."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from agentapp.audit.rules import RULES
+from tests.audit_set import Case, audited, cases
+
+TUNING = [case for part in ("tuning-a", "tuning-b") for case in cases(part)]
+KEPT_ASIDE = list(cases("held-out"))
+
+
+def test_the_set_is_large_enough_and_a_third_of_it_is_kept_aside() -> None:
+    counts = Counter(case.is_hazard for case in [*TUNING, *KEPT_ASIDE])
+    assert min(counts[True], counts[False]) >= 80
+    assert 3 * len(KEPT_ASIDE) >= len(TUNING) + len(KEPT_ASIDE)
+    assert all(bool(case.marked) == case.is_hazard for case in [*TUNING, *KEPT_ASIDE])
+
+
+@pytest.mark.parametrize("case", TUNING, ids=lambda case: case.name)
+def test_each_case_is_told_from_its_look_alikes(case: Case) -> None:
+    found = case.found()
+    assert bool(found) == case.is_hazard, found
+
+
+def test_findings_point_at_the_write() -> None:
+    """Where there are several, at one of them."""
+    hazards = [case for case in TUNING if case.is_hazard]
+    pointing = [
+        case for case in hazards if case.marked & {(hazard.path, hazard.line) for hazard in case.found()}
+    ]
+    assert len(pointing) >= 0.95 * len(hazards)
+
+
+def test_what_was_kept_aside_is_told_as_well() -> None:
+    """Only counted: whoever looked at the cases could tune for them."""
+    told = Counter((case.is_hazard, bool(case.found())) for case in KEPT_ASIDE)
+    found, missed, false = told[True, True], told[True, False], told[False, True]
+    assert found / (found + false) >= 0.95, "precision"
+    assert found / (found + missed) >= 0.95, "recall"
+
+
+@pytest.mark.parametrize("code", [code for code in RULES if code < "ISO090"])
+def test_every_rule_finds_its_bad_example_and_not_its_good_one(code: str) -> None:
+    rule = RULES[code]
+    assert {hazard.rule for hazard in audited({"app.py": rule.bad})} == {code}
+    assert audited({"app.py": rule.good}) == []
+
+
+def test_no_program_makes_it_fail() -> None:
+    """Names that lead in circles, or nowhere."""
+    one = "from b import x as y\nfrom b import *\nclass A(A): pass\nz = z()\ndef f(): return f()\n"
+    two = "from a import y as x\nimport a.c.d as e\nclass B(C): pass\nclass C(B): pass\n"
+    writes = "f()[1] = z.w\ndef g(): e.q.w = x.v[0]()\n"
+    assert isinstance(audited({"a.py": one + writes, "b.py": two + writes}), list)

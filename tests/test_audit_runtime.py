@@ -743,8 +743,9 @@ def test_wrong_options_are_refused() -> None:
         LeakMiddleware(app, ("myapp",), mode="canary", trace=True)
 
 
-def test_a_package_that_is_not_there_is_said(caplog: pytest.LogCaptureFixture) -> None:
-    body_of(LeakMiddleware(lambda environ, start: [b"x"], ("no_such_package",))).close()
+@pytest.mark.parametrize("mode", ["changes", "canary"])
+def test_a_package_that_is_not_there_is_said(caplog: pytest.LogCaptureFixture, mode: Any) -> None:
+    body_of(LeakMiddleware(lambda environ, start: [b"x"], ("no_such_package",), mode=mode)).close()
     assert "no loaded module of no_such_package" in caplog.text
 
 
@@ -1113,6 +1114,19 @@ def test_a_profiler_that_was_there_is_put_back_and_the_apps_own_is_left(site: Ca
         sys.setprofile(None)
 
 
+def test_a_tracer_that_fails_does_not_fail_the_request(
+    site: Callable[..., Site], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*args: object) -> None:
+        raise RuntimeError("broken")
+
+    leaky = site("", trace=True)
+    monkeypatch.setattr("agentapp.audit.runtime.tracing.changed", fails)
+    assert leaky.get("/openly") == "ok"
+    assert leaky.places() == [("OPENLY", "grew")]
+    assert leaky.found[0].by == ()
+
+
 def test_without_tracing_nothing_is_profiled(site: Callable[..., Site]) -> None:
     leaky = site("import sys\nSEEN = []\n@app.get('/')\ndef home():\n    return str(sys.getprofile())\n")
     assert leaky.get("/") == "None"
@@ -1142,7 +1156,6 @@ def hostile(name, *bases, meta=type, **more):
 class Meta(type):
     pass
 
-armed = [Meta, type]
 Plain = hostile("Plain")
 List = hostile("List", list)
 Dict = hostile("Dict", dict)
@@ -1292,8 +1305,10 @@ def test_too_many_objects_are_not_looked_at_and_that_is_said(
     assert len(before.nodes) <= 110
     module.FIRST.append(1)
     assert [change.where for change in watch.compare(before)] == [f"{module.__name__}.FIRST"]
-    body_of(LeakMiddleware(lambda environ, start: [b""], watch=watch)).close()
-    assert "100 objects, and there are more" in caplog.text
+    for mode in ("changes", "canary"):
+        caplog.clear()
+        body_of(LeakMiddleware(lambda environ, start: [b""], watch=watch, mode=mode)).close()  # type: ignore[arg-type]
+        assert "100 objects, and there are more" in caplog.text
 
 
 def test_depth_is_bounded(imported: Imports) -> None:
@@ -1521,6 +1536,36 @@ def home():
         assert leaky.take() == []
         body.close()
         assert leaky.take() == places
+
+
+def test_a_request_that_ends_while_another_one_is_searched_for_is_not_accused(
+    site: Callable[..., Site], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clean = site(
+        """
+KEPT = []
+
+@app.get("/")
+def home():
+    KEPT.append(request.headers["X-Agentapp-Canary"])
+    response = Response("x")
+    response.call_on_close(KEPT.clear)
+    return response
+""",
+        mode="canary",
+    )
+    under_way = body_of(clean.middleware, "/")
+    search = Watch.find_marks
+
+    def ends_meanwhile(watch: Watch) -> tuple[list[tuple[str, str]], bool]:
+        found = search(watch)
+        under_way.close()
+        return found
+
+    monkeypatch.setattr(Watch, "find_marks", ends_meanwhile)
+    assert clean.get("/openly") == "ok"
+    assert clean.module.KEPT == []
+    assert clean.found == []
 
 
 # --- Off unless it is used -----------------------------------------------------------------------------

@@ -16,25 +16,36 @@ FRESH: Final[Paths] = ()
 MOST_PATHS, MOST_STEPS = 4, 7
 
 BUILTINS = frozenset(dir(builtins))
-DISPLAYS = (ast.List, ast.Dict, ast.Set, ast.ListComp, ast.DictComp, ast.SetComp)
-COPIES = frozenset({"list", "dict", "set", "sorted", "reversed", "enumerate", "iter", "filter"})
 READING = frozenset({"get", "items", "keys", "values", "copy", "index", "count"})
 ELEMENT_OF = frozenset({"get", "setdefault", "values", "items", "__getitem__"})
-READ_FOR = ("ock", "emaphore", "ondition", "utex", "cache")  # only for these it matters who reads
+SPECIAL = frozenset(
+    {
+        ".copy",
+        "g:copy",
+        ".deepcopy",
+        "g:deepcopy",
+        "g:cast",
+        ".cast",
+        *(f".{name}" for name in READING | ELEMENT_OF),
+    }
+)
+DISPLAYS = (ast.List, ast.Dict, ast.Set, ast.ListComp, ast.DictComp, ast.SetComp)
+COPIES = frozenset({"list", "dict", "set", "sorted", "reversed", "enumerate", "iter", "filter"})
+READ_FOR = (b"ock", b"emaphore", b"ondition", b"utex", b"cache")  # only for these it matters who reads
 
 
 def extract(source: bytes, name: str, path: str, *, is_package: bool = False) -> Module:
     """Raises `SyntaxError` or `ValueError` if that is no Python."""
     tree = ast.parse(source)
     module = Module(name, path, is_package)
-    text = source.decode("utf-8", "replace")
-    _ModuleReader(module, with_reads=any(word in text for word in READ_FOR)).read(tree)
+    with_reads = any(word in source for word in READ_FOR)
+    _ModuleReader(module, with_reads=with_reads, has_depends=b"Depends" in source).read(tree)
     return module
 
 
 class _ModuleReader:
-    def __init__(self, module: Module, *, with_reads: bool) -> None:
-        self.module, self.with_reads = module, with_reads
+    def __init__(self, module: Module, *, with_reads: bool, has_depends: bool) -> None:
+        self.module, self.with_reads, self.has_depends = module, with_reads, has_depends
         self.names: set[str] = set()
         self.dependencies: dict[str, Paths] = {}  # annotations that have a name
 
@@ -208,8 +219,8 @@ class _Body:
         body = _Body(self.reader, function, self._enclosing(), "")
         body.own = {*every, *(arg.arg for arg in (args.vararg, args.kwarg) if arg)}
         body.env = {param: (f"p:{param}",) for param in every}
-        for param, given in self._depends(args):
-            body.env[param] = given
+        if self.reader.has_depends:
+            body.env.update(self._depends(args))
         is_static = "g:staticmethod" in decorators
         if self.class_ is not None and params and not is_static:
             is_class = "g:classmethod" in decorators or called in (
@@ -668,24 +679,25 @@ class _Body:
         locks, count = tuple(self.locks), len(node.args) + len(node.keywords)
         results: list[str] = []
         for callee in callees:
-            lazy = self._lazy_call(callee)
+            lazy = self._lazy_call(callee) if self.asked else 0
             self.function.calls.append(Call(callee, line, locks, args, lazy, count))
             base, _, last = callee.rpartition(STEP)
+            if last not in SPECIAL:
+                results.append(f"{callee}|()")
+                continue
             if base and last[1:] in READING:
                 self.read((base,), line)
-            if last.startswith(".") and base and last[1:] in ELEMENT_OF:
-                results.append(_element(base))
-            elif last == ".copy" and base:
-                results.append(joined(base, "~"))
-            elif callee.endswith(("copy|.copy", "g:copy")) and args and callee.startswith("g:copy"):
+            if callee in ("g:copy|.copy", "g:copy"):
                 results += [joined(path, "~") for _, path in args[:1]]
-            elif callee.endswith("deepcopy"):
-                continue
+            elif base and last[1:] in ELEMENT_OF:
+                results.append(_element(base))
+            elif base and last == ".copy":
+                results.append(joined(base, "~"))
             elif callee in ("g:cast", "g:typing|.cast"):
                 results += [path for where, path in args if where == "1"]
-            else:
+            elif not last.endswith("deepcopy"):
                 results.append(joined(callee, "()"))
-        return short(results)
+        return tuple(results) if len(results) < 2 else short(results)
 
     def _lazy_call(self, callee: str) -> int:
         base, _, last = callee.rpartition(STEP)
@@ -793,6 +805,18 @@ class _Body:
         self.bind(node.target, paths, self.value_of(node.value))
         return paths
 
+    def parts(self, node: Any) -> Paths:
+        """Something new that is made of several: numbers, texts, comparisons."""
+        for child in (
+            (node.left, node.right)
+            if isinstance(node, ast.BinOp)
+            else (node.left, *node.comparators)
+            if isinstance(node, ast.Compare)
+            else node.values
+        ):
+            self.eval(child)
+        return FRESH
+
     def either(self, node: ast.IfExp) -> Paths:
         self.eval(node.test)
         return short([*self.eval(node.body), *self.eval(node.orelse)])
@@ -897,6 +921,8 @@ def _defaults(args: ast.arguments, body: _Body) -> dict[str, str]:
 def stepped(paths: Paths, *steps: str) -> Paths:
     if not paths:
         return FRESH
+    if len(paths) == 1 == len(steps):
+        return (f"{paths[0]}|{steps[0]}",) if paths[0].count(STEP) < MOST_STEPS else FRESH
     return tuple(joined(path, *steps) for path in paths if path.count(STEP) < MOST_STEPS)
 
 
@@ -987,6 +1013,9 @@ _EXPRESSIONS: Mapping[type[ast.expr], Callable[[_Body, Any], Paths]] = MappingPr
         ast.Lambda: _Body.lambda_,
         ast.NamedExpr: _Body.named_expr,
         ast.IfExp: _Body.either,
+        ast.BinOp: _Body.parts,
+        ast.Compare: _Body.parts,
+        ast.JoinedStr: _Body.parts,
         ast.BoolOp: _Body.any_of,
         ast.List: _Body.display,
         ast.Tuple: _Body.display,

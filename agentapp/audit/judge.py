@@ -366,15 +366,16 @@ class Judge:
     # -- looking at one function
 
     def _look_at(self, module: Module, function: Function) -> None:
-        held = self._locks_held(module, function)
         for write in function.writes:
-            self._note(module, function, write, held)
+            self._note(module, function, write)
         for call in function.calls:
             change = self._as_write(call) or self._changed_by(module, call)
             if change is not None and not self._keeps_task(function, change):
-                self._note(module, function, change, held)
-            self._through_params(module, function, call, held)
-            self._process_wide(module, function, call, held)
+                self._note(module, function, change)
+            if call.args:
+                self._through_params(module, function, call)
+            if call.path[:2] == "g:":
+                self._process_wide(module, function, call)
 
     def _look_at_later(self, module: Module, function: Function) -> None:
         """What is only begun at import: generators, and functions that are bound to arguments."""
@@ -385,7 +386,7 @@ class Judge:
                 target.kind == "func" and not target.steps and self.program.function(target.id).yields
             )
             if is_partial or is_generator:
-                self._through_params(module, function, call, frozenset())
+                self._through_params(module, function, call)
 
     def _keeps_task(self, function: Function, write: Write) -> bool:
         """A set that keeps a background task alive until it is done, and is asked for nothing else."""
@@ -407,24 +408,17 @@ class Judge:
             return Write(base, "call", call.line, call.locks, call.lazy, last[1:])
         return None
 
-    def _note(
-        self,
-        module: Module,
-        function: Function,
-        write: Write,
-        held: frozenset[str],
-        where: Target | None = None,
-    ) -> None:
+    def _note(self, module: Module, function: Function, write: Write) -> None:
         if write.path.endswith("~") or (write.how == "aug" and write.value != "M" and write.path.count(STEP)):
             return
         owner = self.program.owner_of(module, function)
-        target = where or self._target(module, write, owner)
+        target = self._target(module, write, owner)
         found = None if target.steps[-1:] == ("~",) else self._state_of(module, function, write, target)
         if found is None:
             return
         rule, key, name, home, line = found
         state = self.states.setdefault(key, State(key, name, home, line))
-        locks = held | self._locks(module, function, write.locks)
+        locks = self._locks_held(module, function) | self._locks(module, function, write.locks)
         state.writes.append(
             Touch(rule, module, function, write.line, locks, write.lazy, in_place(write, target))
         )
@@ -908,7 +902,7 @@ class Judge:
                     if target.kind == "func" and not target.steps:
                         yield target.id, -int(where) - 1
 
-    def _through_params(self, module: Module, function: Function, call: Call, held: frozenset[str]) -> None:
+    def _through_params(self, module: Module, function: Function, call: Call) -> None:
         owner = self.program.owner_of(module, function)
         for path, steps, write in self._passed(module, function, call):
             if path[0] not in "gscf" or path.endswith("~"):
@@ -924,14 +918,13 @@ class Judge:
                     continue
                 rule, key, name, home, line = found
                 state = self.states.setdefault(key, State(key, name, home, line))
-                locks = held | self._locks(module, function, call.locks) | self._locks(at, facts, write.locks)
+                locks = self._locks_held(module, function) | self._locks(module, function, call.locks)
+                locks |= self._locks(at, facts, write.locks)
                 state.writes.append(
                     Touch(rule, at, facts, write.line, locks, write.lazy, in_place(write, target))
                 )
 
-    def _process_wide(self, module: Module, function: Function, call: Call, held: frozenset[str]) -> None:
-        if call.path[:2] != "g:":
-            return
+    def _process_wide(self, module: Module, function: Function, call: Call) -> None:
         target = self.program.resolve(module.name, call.path)
         if target.kind == "ext" and target.name in PROCESS_CALLS:
             key: tuple[str, ...] = ("ext", target.name)
@@ -944,7 +937,7 @@ class Judge:
             if STATEFUL.search(made) or is_session:
                 key = ("var", *target.id)
                 state = self.states.setdefault(key, State(key, f"`{target.name}`", target.module, line))
-                locks = held | self._locks(module, function, call.locks)
+                locks = self._locks_held(module, function) | self._locks(module, function, call.locks)
                 state.writes.append(Touch("ISO004", module, function, call.line, locks, 0, True))
 
     # -- locks

@@ -126,7 +126,7 @@ class LeakMiddleware:
             changes = self._compared()
             self._visits[id(visit)] = visit
             self._snapshot = self._watch.snapshot()
-            self._warn(self._snapshot)
+            self._warn(self._snapshot.complete)
             if self._trace:
                 visit.tracer = Tracer(self._watch, self._snapshot)
             return changes
@@ -188,7 +188,9 @@ class LeakMiddleware:
         with self._lock:
             past = list(self._past)  # those that end while it is searched may be seen at work
         places: dict[str, list[str]] = {}
-        for mark, where in self._watch.find_marks():
+        marks, is_complete = self._watch.find_marks()
+        self._warn(is_complete)
+        for mark, where in marks:
             places.setdefault(mark, []).append(where)
         with self._lock:
             found = [each for each in past if each[0] in places and each in self._past]
@@ -200,11 +202,11 @@ class LeakMiddleware:
             for where in places[mark][:PLACES]
         ]
 
-    def _warn(self, snapshot: Snapshot) -> None:
+    def _warn(self, is_complete: bool) -> None:
         if self._warned:
             return
         self._warned = True  # agentapp: shared ok - at worst it warns twice
-        if not snapshot.complete:
+        if not is_complete:
             log.warning("the leak detector looks at %d objects, and there are more", self._watch.most)
         missing = [name for name in self._watch.packages if not Watch((name,)).modules()]
         if missing:

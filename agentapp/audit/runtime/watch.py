@@ -654,11 +654,12 @@ class Watch:
                 found.append((id(node.obj), each.label, change))
         return found
 
-    def find_marks(self) -> list[tuple[str, str]]:
-        """All canary marks in shared objects: mark and place, each once."""
+    def find_marks(self) -> tuple[list[tuple[str, str]], bool]:
+        """All canary marks in shared objects, mark and place, each once; and whether that is really all."""
         walk = _Walk(self, marks=True)
         walk.run()
-        return [(mark, where) for mark, where in dict.fromkeys(walk.found) if not self.excludes(where)]
+        found = [(mark, where) for mark, where in dict.fromkeys(walk.found) if not self.excludes(where)]
+        return found, walk.complete
 
 
 def changed(nodes: tuple[Node, ...], held: list[State], limit: int) -> Iterator[tuple[Node, State]]:

@@ -139,8 +139,8 @@ NOT_SERVED = re.compile(
 class Program:
     def __init__(self, modules: Iterable[Module]) -> None:
         self.modules = {module.name: module for module in modules}
-        self._found: dict[tuple[str, str], Target] = {}
-        self._looking: set[tuple[str, str]] = set()
+        self._found: dict[tuple[str, ...], Target] = {}
+        self._looking: set[tuple[str, ...]] = set()
         self._giving: set[Id] = set()
         self._bases: dict[Id, list[Id]] = {}
         self._called: dict[tuple[str, str, str], list[Id]] = {}
@@ -217,17 +217,15 @@ class Program:
 
     def resolve(self, module: str, path: str, owner: str = "") -> Target:
         """``owner`` is the class of the method that the path is in."""
-        if path[:2] == "g:" or path[:2] in ("d:", "k:"):
-            key = (module, path)
-            known = self._found.get(key)
-            if known is None:
-                if key in self._looking or len(self._looking) > MOST_ALIASES:
-                    return NOWHERE
-                self._looking.add(key)
-                known = self._found[key] = self._resolve(module, path, owner)
-                self._looking.discard(key)
-            return known
-        return self._resolve(module, path, owner)
+        key = (module, path) if path[1:2] == ":" else (module, path, owner)
+        known = self._found.get(key)
+        if known is None:
+            if key in self._looking or len(self._looking) > MOST_ALIASES:
+                return NOWHERE
+            self._looking.add(key)
+            known = self._found[key] = self._resolve(module, path, owner)
+            self._looking.discard(key)
+        return known
 
     def _resolve(self, module: str, path: str, owner: str) -> Target:
         root, *steps = path.split(STEP)

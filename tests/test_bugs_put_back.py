@@ -25,6 +25,7 @@ class Bug:
     test: str
 
 
+ATOMIC = "  # agentapp: shared ok - atomic, and what is missed is loaded anew"
 BUGS = (
     Bug(
         "a module-level history",
@@ -137,7 +138,7 @@ BUGS = (
         "breakers in one worker's memory",
         "agentapp/guardrails/registry.py",
         "        if text is None:\n            return self._kind.fresh(key)\n"
-        "        known = self._known.get(key)\n"
+        f"        known = self._known.get(key){ATOMIC}\n"
         "        if known is not None and known.text == text:\n",
         "        known = self._known.get(key)\n        if known is None:\n"
         "            return self._kind.fresh(key)\n"
@@ -148,7 +149,7 @@ BUGS = (
         "eviction that resets a tripped breaker",
         "agentapp/guardrails/registry.py",
         "        if text is None:\n            return self._kind.fresh(key)\n"
-        "        known = self._known.get(key)\n",
+        f"        known = self._known.get(key){ATOMIC}\n",
         "        known = self._known.get(key)\n        if known is None:\n"
         "            return self._kind.fresh(key)\n",
         "tests/test_guardrails.py::test_a_flood_of_other_chats_does_not_push_a_pause_out_of_memory",

@@ -10,7 +10,7 @@ import pytest
 from agentapp.audit.rules import RULES
 from tests.audit_set import Case, audited, cases
 
-TUNING = [case for part in ("tuning-a", "tuning-b", "tuning-c") for case in cases(part)]
+TUNING = [case for part in ("tuning-a", "tuning-b", "tuning-c", "tuning-d") for case in cases(part)]
 # A script that is run anew for every session; arguments that only a framework passes on.
 MISSED = ("streamlit-cached-board", "tornado-initialize-todo")
 KEPT_ASIDE = list(cases("held-out"))
@@ -19,7 +19,7 @@ KEPT_ASIDE = list(cases("held-out"))
 def test_the_set_is_large_enough_and_a_good_part_of_it_is_kept_aside() -> None:
     counts = Counter(case.is_hazard for case in [*TUNING, *KEPT_ASIDE])
     assert min(counts[True], counts[False]) >= 80
-    assert 3 * len(KEPT_ASIDE) >= len(TUNING)
+    assert 4 * len(KEPT_ASIDE) >= len(TUNING)
     assert all(bool(case.marked) == case.is_hazard for case in [*TUNING, *KEPT_ASIDE])
 
 

@@ -455,7 +455,7 @@ class Judge:
             case "patched":
                 home = self.program.modules.get(target.module, module)
                 return "ISO013", ("patched", *target.id), f"`{target.module}.{target.name}`", home.name, 1
-            case "cached" if write.how != "attr" or target.steps:
+            case "cached" if "()" not in target.steps and (write.how != "attr" or target.steps):
                 line = self.program.function(target.id).line
                 return "ISO007", ("cached", *target.id), f"what `{target.name}` caches", target.module, line
             case "cell":
@@ -841,26 +841,25 @@ class Judge:
     # -- through parameters
 
     def _sum_up_params(self) -> None:
-        program = self.program
-        for module, function in program.functions():
+        """Which functions change what they are given, themselves or by passing it on."""
+        passing: list[tuple[Module, Function, Call]] = []
+        for module, function in self.program.functions():
             mine: dict[str, list[tuple[tuple[str, ...], Write]]] = defaultdict(list)
-            every = [
-                *function.writes,
-                *(w for call in function.calls if (w := self._as_write(call)) is not None),
-            ]
-            for write in every:
+            changes = list(function.writes)
+            for call in function.calls:
+                if call.path.startswith("p:") and (change := self._as_write(call)) is not None:
+                    changes.append(change)
+                if any(path.startswith("p:") for _, path in call.args):
+                    passing.append((module, function, call))
+            for write in changes:
                 if write.path.startswith("p:") and not write.path.endswith("~"):
                     root, *steps = write.path.split(STEP)
                     mine[root[2:]].append((tuple(steps), write))
             if mine:
                 self._params[module.name, function.name] = dict(mine)
         for _ in range(2):
-            for module, function in program.functions():
-                for call in function.calls:
-                    for _, path in call.args:
-                        if path.startswith("p:"):
-                            self._pass_on(module, function, call)
-                            break
+            for module, function, call in passing:
+                self._pass_on(module, function, call)
 
     def _pass_on(self, module: Module, function: Function, call: Call) -> None:
         for path, steps, write in self._passed(module, function, call):

@@ -61,6 +61,15 @@ def test_no_program_makes_it_fail() -> None:
     assert isinstance(audited({"a.py": one + writes, "b.py": two + writes}), list)
 
 
+def test_made_under_one_lock_here_and_under_another_there() -> None:
+    code = (
+        "from threading import Lock\na_lock, b_lock, made = Lock(), Lock(), None\n"
+        "def one():\n    global made\n    with a_lock:\n        if made is None:\n            made = 1\n"
+        "def two():\n    global made\n    with b_lock:\n        if made is None:\n            made = 2\n"
+    )
+    assert [hazard.rule for hazard in audited({"app.py": code})] == ["ISO005"]
+
+
 def test_the_documentation_has_every_rule() -> None:
     page = (Path(__file__).parent.parent / "docs" / "auditor.md").read_text()
     table = page.partition("<!-- rules -->")[2].partition("<!-- end of rules -->")[0]

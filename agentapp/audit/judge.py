@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
@@ -11,153 +10,31 @@ from typing import NamedTuple
 
 from agentapp.audit.extract import MAIN, MODULE
 from agentapp.audit.facts import STEP, Call, Function, Module, Read, Write
-from agentapp.audit.program import CACHES, Id, Program, Target
-
-MUTATORS = frozenset(
-    [
-        "append",
-        "extend",
-        "insert",
-        "remove",
-        "pop",
-        "popitem",
-        "clear",
-        "update",
-        "setdefault",
-        "add",
-        "discard",
-        "sort",
-        "reverse",
-        "appendleft",
-        "extendleft",
-        "popleft",
-        "rotate",
-        "subtract",
-        "move_to_end",
-        "difference_update",
-        "intersection_update",
-        "symmetric_difference_update",
-        "__setitem__",
-        "__delitem__",
-    ]
+from agentapp.audit.known import (
+    APPLICATION,
+    APPS,
+    CACHES,
+    CALLER,
+    CHANGED_BY,
+    CONTAINERS,
+    COPYING,
+    ENVIRON,
+    GLANCES,
+    HOOKS,
+    INITS,
+    MUTATORS,
+    PER_THREAD,
+    PROCESS_CALLS,
+    REQUEST_OWN,
+    SAFE_MADE,
+    SCRIPTS,
+    SERVING,
+    STARTS,
+    STATEFUL,
+    TEARDOWNS,
+    VALIDATORS,
 )
-CONTAINERS = re.compile(
-    r"(^|\.)(list|dict|set|bytearray|defaultdict|OrderedDict|Counter|deque|ChainMap|UserDict|UserList|SimpleNamespace"
-    r"|Weak(Key|Value)Dictionary|WeakSet|SortedDict|SortedList|LRUCache|TTLCache|LFUCache|Namespace|Munch|Box|array|StringIO|BytesIO)$"
-)
-PER_THREAD = re.compile(
-    r"(^|\.)(local|Local|LocalStack|LocalProxy|ContextVar|ThreadLocal|scoped_session|RequestLocal)$"
-)
-APPS = re.compile(
-    r"(^|\.)(Flask|Quart|FastAPI|Starlette|Sanic|Blueprint|APIRouter|Application|Bottle|Litestar|Dash|Celery|Api|Router)$"
-)
-SAFE_MADE = re.compile(
-    r"(^|\.)(getLogger|get_logger|Logger|compile|Queue|SimpleQueue|LifoQueue|PriorityQueue|R?Lock|Condition|Event|(Bounded)?Semaphore"
-    r"|count|ThreadPoolExecutor|ProcessPoolExecutor|Counter\b.*labels)$"
-)
-STATEFUL = re.compile(
-    r"(^|\.)(\w*Memory|Chat\w*Memory\w*|\w*History|Conversation\w*|\w*Breaker|ChatSession|AgentExecutor)(\.from_\w+)?$"
-)
-REQUEST_OWN = re.compile(r"(^|\.)(g|session|request|response|ctx|context|websocket|session_state)($|\.|\[)")
-ENVIRON = re.compile(r"^os\.(environ|environb)$")
-PROCESS_CALLS = frozenset(
-    [
-        "os.putenv",
-        "os.unsetenv",
-        "os.chdir",
-        "os.umask",
-        "os.setuid",
-        "locale.setlocale",
-        "random.seed",
-        "numpy.random.seed",
-        "np.random.seed",
-        "torch.manual_seed",
-        "socket.setdefaulttimeout",
-        "sys.setrecursionlimit",
-        "warnings.filterwarnings",
-        "warnings.simplefilter",
-        "time.tzset",
-        "signal.signal",
-        "logging.disable",
-        "logging.basicConfig",
-        "decimal.setcontext",
-        "sys.path.append",
-        "sys.path.insert",
-        "sys.path.remove",
-        "sys.path.extend",
-        "os.environ.update",
-        "os.environ.pop",
-        "os.environ.setdefault",
-        "os.environ.clear",
-        "locale.resetlocale",
-        "torch.set_default_dtype",
-        "gettext.install",
-    ]
-)
-INITS = frozenset(
-    {
-        "__init__",
-        "__new__",
-        "__post_init__",
-        "__attrs_post_init__",
-        "__init_subclass__",
-        "__set_name__",
-        "__del__",
-        "__setstate__",
-        "__copy__",
-        "__deepcopy__",
-        "setup",
-        "setUp",
-        "model_post_init",
-        "_init",
-        "init",
-    }
-)
-SERVING = ("__call__", "dispatch", "process_request", "process_response", "process_resource")
-APPLICATION = frozenset({".app", ".application", ".registry"})
-CHANGED_BY = frozenset(
-    {
-        "heapq.heappush",
-        "heapq.heappop",
-        "heapq.heappushpop",
-        "heapq.heapreplace",
-        "heapq.heapify",
-        "bisect.insort",
-        "bisect.insort_left",
-        "bisect.insort_right",
-        "random.shuffle",
-    }
-)
-COPYING = frozenset(
-    {
-        "BaseModel",
-        "BaseSettings",
-        "SQLModel",
-        "Schema",
-        "Struct",
-        "TypedDict",
-        "Protocol",
-        "BaseTool",
-        "BaseChatModel",
-        "BaseLLM",
-        "LLM",
-        "BaseRetriever",
-        "Chain",
-        "Serializable",
-        "RunnableSerializable",
-    }
-)
-VALIDATORS = re.compile(r"(^|\.)(model|field|root)?_?validator$")
-GLANCES = frozenset({"__repr__", "__str__", "__len__", "__bool__"})
-HOOKS = re.compile(
-    r"(^|\.)(before_request|before_app_request|middleware|url_value_preprocessor|before_websocket|on_request)$"
-)
-TEARDOWNS = re.compile(
-    r"(^|\.)(teardown_\w+|after_request|after_app_request|after_this_request|on_response)$"
-)
-CALLER = re.compile(
-    r"(^|\.)(?<!boto3\.)(?<!botocore\.)(current_user|current_app|request|session|g|get_current_user|get_current_request|get_request|get_user)(\.|$|\(|\[)"
-)
+from agentapp.audit.program import Id, Program, Target
 
 
 @dataclass(slots=True)
@@ -168,7 +45,6 @@ class State:
     name: str  # as people would call it
     module: str
     line: int
-    is_lock_relevant: bool = True
     writes: list[Touch] = field(default_factory=list)
 
 
@@ -294,13 +170,22 @@ class Judge:
 
     def _given_away(self, module: Module, function: Function) -> Iterator[tuple[Id, str]]:
         """Instances that are made before anything is served, and handed to somebody or put into something."""
-        if function.name == MAIN or (module.name, function.name) in self.program.reached:
+        id = (module.name, function.name)
+        if id in self.program.reached or not self._runs_before_serving(id, 5):
             return
         for path in function.mentions:
             if path.endswith("()"):
                 target = self.program.resolve(module.name, path, function.owner)
                 if target.kind == "inst" and not target.steps:
                     yield target.id, f"`{spoken(path)}` ({module.path}:{function.line})"
+
+    def _runs_before_serving(self, id: Id, depth: int) -> bool:
+        """At import or while the application is made; a script that serves nothing does not count."""
+        name = id[1].rpartition(".")[2]
+        if name == MODULE or name in STARTS - SCRIPTS or id in self.program.starts:
+            return True
+        callers = self.program.callers.get(id, ())
+        return depth > 0 and any(self._runs_before_serving(caller, depth - 1) for caller, _ in callers)
 
     def _is_captured(self, module: Module, function: Function, name: str) -> bool:
         path = f"f:{function.name}:{name}"
@@ -1010,7 +895,6 @@ class Judge:
         writes = state.writes
         unlocked = [touch for touch in writes if not touch.locks]
         common = frozenset.intersection(*(touch.locks for touch in writes))
-        home = self.program.modules[state.module]
         if common:
             outside = [touch for touch in writes if touch.lazy == 1]
             if outside and all(touch.rule == "ISO005" for touch in writes):
@@ -1020,13 +904,14 @@ class Judge:
             return
         if len(unlocked) < len(writes) or not unlocked:
             touch = unlocked[0] if unlocked else writes[-1]
-            if touch.rule not in ("ISO005",):
+            if touch.rule != "ISO005":
                 yield self._hazard(
                     touch, "ISO015", state, " without the lock that guards it elsewhere", writes
                 )
                 return
-        touch = min(unlocked, key=lambda touch: (touch.rule == "ISO005", touch.module.path, touch.line))
-        del home
+        touch = min(
+            unlocked or writes, key=lambda touch: (touch.rule == "ISO005", touch.module.path, touch.line)
+        )
         yield self._hazard(touch, touch.rule, state, "", writes)
 
     def _unlocked_read(self, state: State, common: frozenset[str]) -> Hazard | None:
@@ -1038,8 +923,8 @@ class Judge:
             locks = self._locks_held(module, function) | self._locks(module, function, read.locks)
             if not locks & common:
                 touch = Touch("ISO015", module, function, read.line, locks, 0, True)
-                how = " read without the lock that guards it elsewhere"
-                return self._hazard(touch, "ISO015", state, how, state.writes)
+                how = " without the lock that guards it elsewhere"
+                return self._hazard(touch, "ISO015", state, how, state.writes, "read")
         return None
 
     def _reads_of(self, key: tuple[str, ...]) -> list[tuple[Module, Function, Read]]:
@@ -1071,7 +956,9 @@ class Judge:
                     found["cell", target.module, outer, variable].append((module, function, read))
         return found
 
-    def _hazard(self, touch: Touch, rule: str, state: State, how: str, writes: list[Touch]) -> Hazard:
+    def _hazard(
+        self, touch: Touch, rule: str, state: State, how: str, writes: list[Touch], done: str = "changed"
+    ) -> Hazard:
         home = self.program.modules[state.module]
         others = sorted({other.line for other in writes if other.module is touch.module} - {touch.line})
         more = (
@@ -1080,7 +967,7 @@ class Judge:
             else ""
         )
         message = (
-            f"{state.name}, from {home.path}:{state.line}, is changed by `{touch.function.name}`{how}{more}"
+            f"{state.name}, from {home.path}:{state.line}, is {done} by `{touch.function.name}`{how}{more}"
         )
         return Hazard(touch.module.path, touch.line, rule, message, touch.function.name, state.name)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from functools import cached_property
@@ -10,6 +9,19 @@ from typing import NamedTuple
 
 from agentapp.audit.extract import MAIN, MODULE, is_lockish
 from agentapp.audit.facts import STEP, Class, Function, Module
+from agentapp.audit.known import (
+    AT_IMPORT,
+    CACHES,
+    COMMANDS,
+    DECORATED,
+    LOCKS,
+    NOT_SERVED,
+    PLAIN,
+    SET_UP,
+    STARTED_BY,
+    STARTING,
+    STARTS,
+)
 
 DEEPEST = 12
 MOST_ALIASES = 60
@@ -37,103 +49,6 @@ class Target(NamedTuple):
 
 
 NOWHERE = Target("ext", "", "")
-
-CACHES = re.compile(
-    r"(^|\.)(lru_cache|cache|memoize|memoized|cached|alru_cache|cache_resource|experimental_singleton)$"
-)
-LOCKS = re.compile(r"(^|\.)(R?Lock|Condition|(Bounded)?Semaphore|Mutex|RWLock\w*|FileLock|AioRLock)$")
-
-# Decorators that leave a function what it is: called by those who call it.
-PLAIN = frozenset(
-    [
-        "property",
-        "staticmethod",
-        "classmethod",
-        "wraps",
-        "lru_cache",
-        "cache",
-        "cached_property",
-        "contextmanager",
-        "asynccontextmanager",
-        "abstractmethod",
-        "overload",
-        "override",
-        "final",
-        "setter",
-        "getter",
-        "deleter",
-        "deprecated",
-        "no_type_check",
-        "typechecked",
-        "validator",
-        "field_validator",
-        "model_validator",
-        "root_validator",
-        "computed_field",
-        "total_ordering",
-        "singledispatch",
-        "synchronized",
-        "locked",
-        "with_lock",
-        "retry",
-        "memoize",
-        "beartype",
-        "hybrid_property",
-        "dataclass",
-        "inject",
-    ]
-)
-STARTS = frozenset(
-    [
-        "create_app",
-        "make_app",
-        "build_app",
-        "app_factory",
-        "get_application",
-        "create_application",
-        "lifespan",
-        "startup",
-        "on_startup",
-        "startup_event",
-        "ready",
-        "post_fork",
-        "on_starting",
-        "when_ready",
-        "post_worker_init",
-        "before_first_request",
-        "on_ready",
-        "main",
-        "cli",
-        "init_app",
-        "setup_logging",
-        "configure_logging",
-        "setup_app",
-        "load_plugins",
-        "pytest_configure",
-        "includeme",
-        "run_migrations_online",
-        "run_migrations_offline",
-    ]
-)
-SET_UP = re.compile(
-    r"^_?(init|initiali[sz]e|set_?up|configure|bootstrap|install|register|autodiscover|enable|disable|load_config|instrument"
-    r"|set_(global|default)|patch|monkeypatch)(_|$)|(^|_)(startup|lifespan|bootstrap)(_|$)"
-)
-STARTING = re.compile(
-    r"(startup|on_event|before_first_request|worker_process_init|worker_init|lifespan|on_startup|_serving)"
-)
-STARTED_BY = re.compile(
-    r"(on_startup|on_shutdown|on_cleanup|cleanup_ctx)\|\.append$|add_event_handler$|\.add_startup"
-)
-COMMANDS = re.compile(r"(^|\.)(command|group|callback|argument|option)$")
-DECORATED = re.compile(
-    r"_?(f|fn|fun|func|function|cls|klass|class_|cl|method|handler|wrapped|callable_?|tool|plugin|view|callback|target|decorated|meth|test|hook)(_?\d|_?cls|_?class|_?func|_?fn)?$"
-)
-AT_IMPORT = frozenset({"__init_subclass__", "__set_name__", "__class_getitem__", "__prepare__"})
-NOT_SERVED = re.compile(
-    r"(^|/)(tests?|testing|conftest\.py|test_[^/]*\.py|[^/]*_test\.py|setup\.py|noxfile\.py|fabfile\.py|manage\.py"
-    r"|docs?|management|examples?|benchmarks?|bench|migrations|alembic|__main__\.py|scripts?)(/|$)"
-)
 
 
 class Program:
@@ -657,10 +572,9 @@ class Program:
 
     def _home_of(self, id: Id, attribute: str) -> Id:
         for at in reversed(self.bases(id)):
-            for name, function in self.modules[at[0]].functions.items():
+            for function in self.modules[at[0]].functions.values():
                 if function.owner == at[1] and any(w.path == f"s|.{attribute}" for w in function.writes):
                     return at
-                del name
         found = self.attribute(id, attribute)
         return found[0] if found else id
 

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
-from agentapp.audit.facts import STEP, Call, Class, Function, Module, Read, Write, joined
+from agentapp.audit.facts import MAIN, MODULE, STEP, Call, Class, Function, Module, Read, Write, joined
+from agentapp.audit.known import is_lockish
 
-MODULE, MAIN = "<module>", "<main>"
 Paths = tuple[str, ...]
 FRESH: Final[Paths] = ()
 MOST_PATHS, MOST_STEPS = 4, 7
@@ -941,12 +941,6 @@ def _element(path: str) -> str:
 def _is_about(asked: str, path: str) -> bool:
     """Whether it was asked for that object, or whether something was in it."""
     return path == asked or asked.startswith(path + STEP) or path.startswith(asked + STEP)
-
-
-def is_lockish(path: str) -> bool:
-    """By its name alone."""
-    last = path.replace("|[]", "").replace("|()", "").rpartition(STEP)[2].lower()
-    return any(word in last for word in ("lock", "mutex", "sem", "cond", "guard"))
 
 
 def _is_chain(node: ast.expr) -> bool:

@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 STEP = "|"
+MODULE, MAIN = "<module>", "<main>"  # the functions that a module's own statements are in
 
 
 class Write(NamedTuple):

@@ -8,8 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import NamedTuple
 
-from agentapp.audit.extract import MAIN, MODULE
-from agentapp.audit.facts import STEP, Call, Function, Module, Read, Write
+from agentapp.audit.facts import MAIN, MODULE, STEP, Call, Function, Module, Read, Write
 from agentapp.audit.known import (
     APPLICATION,
     APPS,

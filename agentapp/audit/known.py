@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from agentapp.audit.facts import STEP
+
 MUTATORS = frozenset(
     [
         "append",
@@ -245,3 +247,9 @@ NOT_SERVED = re.compile(
     r"|docs?|management|examples?|benchmarks?|bench|migrations|alembic|__main__\.py|scripts?)(/|$)"
 )
 SCRIPTS = frozenset({"main", "cli"})  # of these starts nothing need be served after
+
+
+def is_lockish(path: str) -> bool:
+    """By its name alone."""
+    last = path.replace("|[]", "").replace("|()", "").rpartition(STEP)[2].lower()
+    return any(word in last for word in ("lock", "mutex", "sem", "cond", "guard"))

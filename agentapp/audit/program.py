@@ -7,8 +7,7 @@ from collections.abc import Iterable, Iterator
 from functools import cached_property
 from typing import NamedTuple
 
-from agentapp.audit.extract import MAIN, MODULE, is_lockish
-from agentapp.audit.facts import STEP, Class, Function, Module
+from agentapp.audit.facts import MAIN, MODULE, STEP, Class, Function, Module
 from agentapp.audit.known import (
     AT_IMPORT,
     CACHES,
@@ -21,6 +20,7 @@ from agentapp.audit.known import (
     STARTED_BY,
     STARTING,
     STARTS,
+    is_lockish,
 )
 
 DEEPEST = 12

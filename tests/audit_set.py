@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from agentapp.audit.extract import extract
-from agentapp.audit.judge import Hazard, Judge
-from agentapp.audit.program import Program
+from agentapp.audit.judge import Hazard, hazards_in
 
 CASES = Path(__file__).parent / "audit_cases"
 MARK = re.compile(r"\s*# HAZARD$")
@@ -53,4 +52,4 @@ def audited(files: dict[str, str]) -> list[Hazard]:
         is_package = name.rpartition(".")[2] == "__init__"
         name = name.removesuffix(".__init__") if is_package else name
         modules.append(extract(code.encode(), name, path, is_package=is_package))
-    return Judge(Program(modules)).hazards()
+    return hazards_in(modules)

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from agentapp.audit import baseline, cache, report
-from agentapp.audit.judge import Judge
 from agentapp.audit.options import Options
 from agentapp.audit.report import Report, audit
 
@@ -67,7 +66,7 @@ def test_an_unchanged_tree_is_not_read_again(
         raise AssertionError("it was looked at again")
 
     monkeypatch.setattr(report, "read", never)
-    monkeypatch.setattr(Judge, "hazards", never)
+    monkeypatch.setattr(report, "hazards_in", never)
     assert audited(tmp_path / "kept") == first
     (tree / "a.py").write_text(PIECES[0])
     with pytest.raises(AssertionError, match="looked at again"):
@@ -107,3 +106,18 @@ def test_another_auditor_gives_another_key(monkeypatch: pytest.MonkeyPatch) -> N
     assert cache.key_of([("b.py", "a", b"x")]) != before
     monkeypatch.setattr("sys.version_info", (3, 99, 0))
     assert cache.key_of([("a.py", "a", b"x")]) != before
+
+
+def test_the_key_is_another_after_a_change_in_any_file_of_the_auditor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cache, "__file__", str(tmp_path / "cache.py"))
+    sources = [tmp_path / "cache.py", tmp_path / "judge" / "locks.py", tmp_path / "extract" / "locks.py"]
+    keys = [cache.key_of([])]
+    for source in sources:
+        source.parent.mkdir(exist_ok=True)
+        source.write_text("one = 1\n")
+        keys.append(cache.key_of([]))
+    sources[1].rename(tmp_path / "judge" / "guards.py")
+    keys.append(cache.key_of([]))
+    assert len(set(keys)) == len(keys)

@@ -121,11 +121,11 @@ def test_whatever_cannot_be_parsed_is_told_and_nothing_is_a_traceback(here: Path
 def test_a_program_that_cannot_be_followed_is_exit_code_2(
     here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def hazards(judge: Any) -> list[Hazard]:
-        return hazards(judge)
+    def hazards(modules: Any) -> list[Hazard]:
+        return hazards(modules)
 
     write(here, {"app.py": SHARED})
-    monkeypatch.setattr("agentapp.audit.report.Judge.hazards", hazards)
+    monkeypatch.setattr("agentapp.audit.report.hazards_in", hazards)
     result = audit(".", exit_code=2)
     assert result.stdout == ""
     assert result.stderr.startswith("agentapp: the names of this program lead too far")

@@ -23,8 +23,9 @@ def place() -> Path:
 def key_of(files: Iterable[tuple[str, str, bytes]]) -> str:
     """Of every file its path, what its module is called, and its content; and of the auditor itself."""
     digest = hashlib.sha256(f"{sys.version_info[:3]}".encode())
-    for source in sorted(Path(__file__).parent.glob("*.py")):
-        _feed(digest, source.name.encode(), source.read_bytes())
+    here = Path(__file__).parent
+    for source in sorted(here.rglob("*.py")):
+        _feed(digest, str(source.relative_to(here)).encode(), source.read_bytes())
     for path, module, content in sorted(files):
         _feed(digest, path.encode("utf-8", "surrogateescape"), module.encode(), content)
     return digest.hexdigest()

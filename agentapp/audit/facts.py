@@ -96,6 +96,11 @@ class Module:
     classes: dict[str, Class] = field(default_factory=dict)
 
 
+def rank(value: str) -> int:
+    """The higher, the more telling: what is changeable, else what is made; last, what is only counted up."""
+    return "?NKTPCM".find(value[0])
+
+
 def joined(path: str, *steps: str) -> str:
     return STEP.join((path, *steps))
 

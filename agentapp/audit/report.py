@@ -14,9 +14,8 @@ from agentapp.audit import baseline, cache
 from agentapp.audit.facts import Module
 from agentapp.audit.files import find
 from agentapp.audit.findings import Finding, Unusable
-from agentapp.audit.judge import Hazard, Judge
+from agentapp.audit.judge import Hazard, hazards_in
 from agentapp.audit.options import UNREADABLE, Options
-from agentapp.audit.program import Program
 from agentapp.audit.reading import File, Unreadable, opened, read
 from agentapp.audit.suppressions import Comments, comments_of, sort_out
 
@@ -89,7 +88,7 @@ def audit(
 def _hazards(modules: Iterable[Module]) -> list[Hazard]:
     """A program that is too much is said to be, and does not look like one with findings."""
     try:
-        return Judge(Program(modules)).hazards()
+        return hazards_in(modules)
     except RecursionError:
         raise Unusable("the names of this program lead too far from one to the next to be followed") from None
 

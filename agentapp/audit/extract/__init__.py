@@ -1,0 +1,109 @@
+"""Pass one: reads a file and says what it defines and what its functions do. Nothing is imported or run.
+
+`Scope` goes through the statements of a function, and knows where its names come from. What one kind of
+statement or expression means is said by a function of its own, in the file for its kind; the tables here
+join them. A file imports only from rows below its own::
+
+    calls  definitions  branches  expressions  locks  imports
+    assignments  builtin_calls
+    passing  values  dependencies
+    chains
+    scope
+    names  paths
+"""
+
+from __future__ import annotations
+
+import ast
+from types import MappingProxyType
+from typing import Final
+
+from agentapp.audit.extract import (
+    assignments,
+    branches,
+    calls,
+    chains,
+    definitions,
+    expressions,
+    imports,
+    locks,
+    passing,
+)
+from agentapp.audit.extract.names import names_in
+from agentapp.audit.extract.scope import Expressions, Reading, Scope, Statements
+from agentapp.audit.facts import MODULE, Function, Module
+
+_READ_FOR = (b"ock", b"emaphore", b"ondition", b"utex", b"cache")  # only for these it matters who reads
+
+
+def extract(source: bytes, name: str, path: str, *, is_package: bool = False) -> Module:
+    """Raises `SyntaxError` or `ValueError` if that is no Python."""
+    tree = ast.parse(source)
+    module = Module(name, path, is_package)
+    reading = Reading(
+        module,
+        names_in(tree.body).bound,
+        _STATEMENTS,
+        _EXPRESSIONS,
+        with_reads=any(word in source for word in _READ_FOR),
+        has_depends=b"Depends" in source,
+    )
+    module.functions[MODULE] = Function(MODULE, 1)
+    Scope(reading, module.functions[MODULE]).run(tree.body)
+    return module
+
+
+# Of what is in neither table, the parts are evaluated, and the value is a new one.
+_STATEMENTS: Final[Statements] = MappingProxyType(
+    {
+        ast.FunctionDef: definitions.define,
+        ast.AsyncFunctionDef: definitions.define,
+        ast.ClassDef: definitions.define_class,
+        ast.Assign: assignments.assign,
+        ast.AnnAssign: assignments.ann_assign,
+        ast.AugAssign: assignments.aug_assign,
+        ast.Delete: assignments.delete,
+        ast.If: branches.if_,
+        ast.For: branches.for_,
+        ast.AsyncFor: branches.for_,
+        ast.While: branches.while_,
+        ast.Match: branches.match_,
+        ast.Try: branches.try_,
+        ast.TryStar: branches.try_,
+        ast.With: locks.with_,
+        ast.AsyncWith: locks.with_,
+        ast.Expr: locks.expression,
+        ast.Return: passing.return_,
+        ast.Import: imports.import_,
+        ast.ImportFrom: imports.import_from,
+    }
+)
+
+_EXPRESSIONS: Final[Expressions] = MappingProxyType(
+    {
+        ast.Constant: expressions.constant,
+        ast.Name: chains.named,
+        ast.Attribute: chains.named,
+        ast.Subscript: chains.named,
+        ast.Call: calls.call,
+        ast.Lambda: definitions.lambda_,
+        ast.NamedExpr: assignments.named_expr,
+        ast.IfExp: expressions.either,
+        ast.BoolOp: expressions.any_of,
+        ast.BinOp: expressions.operation,
+        ast.Compare: expressions.comparison,
+        ast.JoinedStr: expressions.text,
+        ast.List: expressions.display,
+        ast.Tuple: expressions.display,
+        ast.Set: expressions.display,
+        ast.Dict: expressions.dict_display,
+        ast.ListComp: expressions.comprehension,
+        ast.SetComp: expressions.comprehension,
+        ast.DictComp: expressions.comprehension,
+        ast.GeneratorExp: expressions.comprehension,
+        ast.Await: expressions.inner,
+        ast.Starred: expressions.inner,
+        ast.Yield: passing.yield_,
+        ast.YieldFrom: passing.yield_,
+    }
+)

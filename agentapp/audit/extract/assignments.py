@@ -1,0 +1,146 @@
+"""Binding names, attributes and items to something, and deleting them."""
+
+from __future__ import annotations
+
+import ast
+
+from agentapp.audit.extract.chains import chain
+from agentapp.audit.extract.dependencies import dependency
+from agentapp.audit.extract.names import targets
+from agentapp.audit.extract.paths import FRESH, Paths, elements, stepped
+from agentapp.audit.extract.scope import Scope
+from agentapp.audit.extract.values import value_of
+from agentapp.audit.facts import MODULE, rank
+
+
+def assign(scope: Scope, node: ast.Assign) -> None:
+    paths, value = scope.eval(node.value), value_of(scope, node.value)
+    first = node.targets[0]
+    if scope.is_module and isinstance(node.value, ast.Subscript) and isinstance(first, ast.Name):
+        scope.reading.dependencies[first.id] = dependency(scope, node.value)
+    is_copy = bool(paths) and _are_copies(paths)
+    for target in node.targets:
+        if is_copy:
+            targets(target, scope.copied)
+        bind(scope, target, paths, value, node.value)
+
+
+def ann_assign(scope: Scope, node: ast.AnnAssign) -> None:
+    if node.value is not None:
+        paths, value = scope.eval(node.value), value_of(scope, node.value)
+        bind(scope, node.target, paths, value, node.value, annotated=node.annotation)
+    elif scope.class_ is not None and isinstance(node.target, ast.Name):
+        scope.class_.attributes.setdefault(node.target.id, ("?", node.lineno, True))
+
+
+def aug_assign(scope: Scope, node: ast.AugAssign) -> None:
+    scope.eval(node.value)
+    target, line = node.target, node.lineno
+    if not isinstance(target, ast.Name):
+        scope.read(chain(scope, target), line)
+        bind(scope, target, FRESH, "?")
+    elif target.id in scope.globals:
+        scope.write((f"g:{target.id}",), "rebind", line, "+")
+    elif target.id in scope.nonlocals:
+        scope.write(scope.free(target.id), "rebind", line, "+")
+    elif scope.class_ is None and not scope.is_module:
+        scope.write(scope.env.get(target.id, FRESH), "aug", line, value_of(scope, node.value))
+
+
+def named_expr(scope: Scope, node: ast.NamedExpr) -> Paths:
+    paths, name = scope.eval(node.value), node.target.id
+    if not scope.is_module and name not in scope.globals and name not in scope.nonlocals:
+        scope.own.add(name)
+    bind(scope, node.target, paths, value_of(scope, node.value))
+    return paths
+
+
+def delete(scope: Scope, node: ast.Delete) -> None:
+    for target in node.targets:
+        match target:
+            case ast.Subscript(value=base, slice=key):
+                scope.eval(key)
+                scope.write(chain(scope, base), "item", target.lineno, "del")
+            case ast.Attribute(value=base, attr=attr):
+                scope.write(stepped(chain(scope, base), f".{attr}"), "attr", target.lineno, "del")
+            case ast.Name(id=name):
+                scope.env.pop(name, None)
+
+
+def bind_elements(scope: Scope, target: ast.expr, paths: Paths) -> None:
+    """The target of a loop over something."""
+    if any("~" in path for path in paths):
+        targets(target, scope.copied)
+    bind(scope, target, elements(paths), "?")
+
+
+def bind(
+    scope: Scope,
+    target: ast.expr,
+    paths: Paths,
+    value: str,
+    node: ast.expr | None = None,
+    *,
+    annotated: ast.expr | None = None,
+) -> None:
+    """``node`` is the right side, if it is known: a tuple there is taken apart with the target."""
+    match target:
+        case ast.Name(id=name):
+            _bind_name(scope, name, paths, value, target.lineno, annotated)
+        case ast.Attribute(value=base, attr=attr):
+            _keep(scope, paths)
+            scope.write(stepped(chain(scope, base), f".{attr}"), "attr", target.lineno, value)
+        case ast.Subscript():
+            _keep(scope, paths)
+            _bind_item(scope, target, paths, value)
+        case ast.Tuple(elts=parts) | ast.List(elts=parts):
+            _bind_parts(scope, parts, paths, node)
+        case ast.Starred(value=inner):
+            bind(scope, inner, FRESH, "M")
+
+
+def _bind_name(
+    scope: Scope, name: str, paths: Paths, value: str, line: int, annotated: ast.expr | None
+) -> None:
+    if scope.class_ is not None:
+        is_shared = annotated is not None and "ClassVar" in ast.dump(annotated)
+        scope.class_.attributes[name] = (value, line, annotated is not None and not is_shared)
+    elif scope.is_module:
+        if scope.function.name == MODULE:
+            scope.reading.bind(name, value, line)
+    elif name in scope.globals:
+        scope.write((f"g:{name}",), "rebind", line, value)
+    elif name in scope.nonlocals:
+        scope.write(scope.free(name), "rebind", line, value)
+    else:
+        scope.env[name] = paths
+        known = scope.function.locals.get(name)
+        if known is None or rank(value) > rank(known):
+            scope.function.locals[name] = value
+
+
+def _bind_item(scope: Scope, target: ast.Subscript, paths: Paths, value: str) -> None:
+    base, key = target.value, target.slice
+    scope.eval(key)
+    scope.write(chain(scope, base), "item", target.lineno, value)
+    if isinstance(base, ast.Name) and isinstance(key, ast.Constant) and _are_copies(paths):
+        scope.stored.add((base.id, key.value))
+
+
+def _bind_parts(scope: Scope, parts: list[ast.expr], paths: Paths, node: ast.expr | None) -> None:
+    values = node.elts if isinstance(node, ast.Tuple) and len(node.elts) == len(parts) else None
+    for n, part in enumerate(parts):
+        if values is not None and not isinstance(values[n], ast.Starred):
+            bind(scope, part, chain(scope, values[n]), value_of(scope, values[n]), values[n])
+        else:
+            bind(scope, part, stepped(paths, "[]"), "?")
+
+
+def _keep(scope: Scope, paths: Paths) -> None:
+    """A function that is put into an object: whoever has that may call it."""
+    scope.mentions.update(path for path in paths if path[0] in "df")
+
+
+def _are_copies(paths: Paths) -> bool:
+    """Nothing but copies. What is fresh is none the worse."""
+    return all(path.endswith("~") for path in paths)

@@ -1,0 +1,118 @@
+"""Statements that may run or not: what a variable may be afterwards, and what was asked before."""
+
+from __future__ import annotations
+
+import ast
+
+from agentapp.audit.extract.assignments import bind_elements
+from agentapp.audit.extract.chains import chain
+from agentapp.audit.extract.paths import FRESH, Paths, merged, stepped
+from agentapp.audit.extract.scope import Scope
+from agentapp.audit.facts import MAIN, Function
+from agentapp.audit.known import is_lockish
+
+
+def if_(scope: Scope, node: ast.If) -> None:
+    if scope.is_module and _is_main(node.test):
+        _main(scope, node.body)
+        scope.each(node.orelse)
+        return
+    scope.eval(node.test)
+    missing, present = _asks(scope, node.test)
+    under = any(is_lockish(path) for path in scope.locks)
+    start = len(scope.asked)
+    scope.asked += [(path, under) for path in missing]
+    end = len(scope.asked)
+    _branches(scope, node.body, node.orelse)
+    del scope.asked[start:end]
+    if present and _leaves(node.body):  # so what follows only runs if it was not there
+        scope.asked += [(path, under) for path in present]
+
+
+def for_(scope: Scope, node: ast.For | ast.AsyncFor) -> None:
+    bind_elements(scope, node.target, scope.eval(node.iter))
+    _branches(scope, node.body, node.orelse)
+
+
+def while_(scope: Scope, node: ast.While) -> None:
+    scope.eval(node.test)
+    _branches(scope, node.body, node.orelse)
+
+
+def match_(scope: Scope, node: ast.Match) -> None:
+    scope.eval(node.subject)
+    _branches(scope, *(case.body for case in node.cases))
+
+
+def try_(scope: Scope, node: ast.Try) -> None:
+    scope.each(node.body)
+    after = dict(scope.env)
+    for handler in node.handlers:
+        scope.each(handler.body)
+        after = merged([after, scope.env])
+    scope.env = after
+    scope.each(node.orelse)
+    scope.each(node.finalbody)
+
+
+def _branches(scope: Scope, *bodies: list[ast.stmt]) -> None:
+    """Whichever of them ran: afterwards a variable may be what any of them made of it."""
+    before, held = scope.env, list(scope.locks)
+    after: list[dict[str, Paths]] = []
+    for body in bodies:
+        scope.env = dict(before)
+        scope.locks[:] = held
+        scope.each(body)
+        if not _leaves(body):
+            after.append(scope.env)
+    scope.locks[:] = held
+    scope.env = merged(after) if after else before
+
+
+def _leaves(body: list[ast.stmt]) -> bool:
+    return bool(body) and isinstance(body[-1], ast.Return | ast.Raise | ast.Continue | ast.Break)
+
+
+def _is_main(test: ast.expr) -> bool:
+    match test:
+        case ast.Compare(left=ast.Name(id="__name__"), ops=[ast.Eq()]):
+            return True
+        case ast.Compare(comparators=[ast.Name(id="__name__")], ops=[ast.Eq()]):
+            return True
+    return False
+
+
+def _main(scope: Scope, body: list[ast.stmt]) -> None:
+    """What only a script does is a function of its own."""
+    function = scope.reading.module.functions.setdefault(MAIN, Function(MAIN, body[0].lineno))
+    Scope(scope.reading, function).run(body)
+
+
+def _asks(scope: Scope, test: ast.expr) -> tuple[Paths, Paths]:
+    """What is known to be missing if this is true, and what is known to be there."""
+    match test:
+        case ast.Compare(left=left, ops=[ast.Is() | ast.Eq()], comparators=[ast.Constant(value=None)]):
+            return chain(scope, left), FRESH
+        case ast.Compare(left=left, ops=[ast.IsNot() | ast.NotEq()], comparators=[ast.Constant(value=None)]):
+            return FRESH, chain(scope, left)
+        case ast.Compare(ops=[ast.NotIn()], comparators=[where]):
+            return chain(scope, where), FRESH
+        case ast.Compare(ops=[ast.In()], comparators=[where]):
+            return FRESH, chain(scope, where)
+        case ast.UnaryOp(op=ast.Not(), operand=operand):
+            missing, present = _asks(scope, operand)
+            return present, missing
+        case ast.Call(func=ast.Name(id="hasattr"), args=[base, ast.Constant(value=str(attr))]):
+            return FRESH, stepped(chain(scope, base), f".{attr}")
+        case ast.BoolOp(values=values):
+            return _asks_all(scope, values)
+        case ast.Name() | ast.Attribute() | ast.Subscript():
+            return FRESH, chain(scope, test)
+    return FRESH, FRESH
+
+
+def _asks_all(scope: Scope, tests: list[ast.expr]) -> tuple[Paths, Paths]:
+    asked = [_asks(scope, test) for test in tests]
+    missing = tuple(path for paths, _ in asked for path in paths)
+    present = tuple(path for _, paths in asked for path in paths)
+    return missing, present

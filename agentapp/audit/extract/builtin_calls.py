@@ -1,0 +1,123 @@
+"""Calls of Python's own functions: those that write, read, copy or hand out an object that they are given."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
+from agentapp.audit.extract.chains import chain
+from agentapp.audit.extract.passing import arguments
+from agentapp.audit.extract.paths import FRESH, Paths, classes, copies, short, stepped
+from agentapp.audit.extract.scope import Scope
+from agentapp.audit.extract.values import value_of
+from agentapp.audit.facts import Call, joined
+
+
+def any_builtin(scope: Scope, node: ast.Call) -> Paths:
+    """Its arguments are passed on, its result is new. Also for one that is called in an unknown way."""
+    arguments(scope, node)
+    return FRESH
+
+
+def _setattr(scope: Scope, node: ast.Call) -> Paths:
+    match node.args:
+        case [base, ast.Constant(value=str(attr)), value]:
+            step = f".{attr}"
+        case [base, name, value]:
+            scope.eval(name)
+            step = ".*"
+        case _:
+            return any_builtin(scope, node)
+    scope.eval(value)
+    scope.write(stepped(chain(scope, base), step), "attr", node.lineno, value_of(scope, value))
+    return FRESH
+
+
+def _delattr(scope: Scope, node: ast.Call) -> Paths:
+    match node.args:
+        case [base, ast.Constant(value=str(attr)), *_]:
+            scope.write(stepped(chain(scope, base), f".{attr}"), "attr", node.lineno, "del")
+            return FRESH
+    return any_builtin(scope, node)
+
+
+def _getattr(scope: Scope, node: ast.Call) -> Paths:
+    match node.args:
+        case [base, ast.Constant(value=str(attr)), *rest]:
+            found = stepped(chain(scope, base), f".{attr}")
+            for other in rest:
+                scope.eval(other)
+            return found
+    return any_builtin(scope, node)
+
+
+def _globals(scope: Scope, node: ast.Call) -> Paths:
+    return any_builtin(scope, node) if node.args else ("g:",)
+
+
+def _vars(scope: Scope, node: ast.Call) -> Paths:
+    return chain(scope, node.args[0]) if len(node.args) == 1 else any_builtin(scope, node)
+
+
+def _super(scope: Scope, node: ast.Call) -> Paths:
+    """The method's own object or class, also from a function inside the method."""
+    around: Scope | None = scope
+    while around is not None:
+        for paths in around.env.values():
+            if paths in (("s",), ("c",)):
+                return paths
+        around = around.outer
+    return ("s",)
+
+
+def _type(scope: Scope, node: ast.Call) -> Paths:
+    match node.args:
+        case [base]:
+            return classes(scope.eval(base))
+        case [_, ast.Tuple(elts=bases), *_]:
+            for base in bases:
+                for path in chain(scope, base):
+                    made = joined(path, ".__init_subclass__")
+                    scope.function.calls.append(Call(made, node.lineno, tuple(scope.locks)))
+    return any_builtin(scope, node)
+
+
+def _next(scope: Scope, node: ast.Call) -> Paths:
+    match node.args:
+        case [ast.GeneratorExp() as generator, *_]:
+            return scope.eval(generator)
+    given = arguments(scope, node)
+    scope.write(tuple(path for _, path in given[:1]), "next", node.lineno)
+    return FRESH
+
+
+def _copy(scope: Scope, node: ast.Call) -> Paths:
+    return short(copies(path for where, path in arguments(scope, node) if where == "0"))
+
+
+def _zip(scope: Scope, node: ast.Call) -> Paths:
+    return short(copies(path for _, path in arguments(scope, node)))
+
+
+BUILTINS: Mapping[str, Callable[[Scope, ast.Call], Paths]] = MappingProxyType(
+    {
+        "setattr": _setattr,
+        "delattr": _delattr,
+        "getattr": _getattr,
+        "globals": _globals,
+        "vars": _vars,
+        "super": _super,
+        "type": _type,
+        "next": _next,
+        "list": _copy,
+        "dict": _copy,
+        "set": _copy,
+        "sorted": _copy,
+        "reversed": _copy,
+        "enumerate": _copy,
+        "iter": _copy,
+        "filter": _copy,
+        "zip": _zip,
+    }
+)

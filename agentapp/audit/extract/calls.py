@@ -1,0 +1,63 @@
+"""Calls: what is called with what, and where the result comes from."""
+
+from __future__ import annotations
+
+import ast
+
+from agentapp.audit.extract.builtin_calls import BUILTINS, any_builtin
+from agentapp.audit.extract.chains import chain
+from agentapp.audit.extract.passing import arguments
+from agentapp.audit.extract.paths import Paths, copies, element, short
+from agentapp.audit.extract.scope import Scope
+from agentapp.audit.facts import STEP, Call, joined
+
+_READING = frozenset({"get", "items", "keys", "values", "copy", "index", "count"})
+_ELEMENT_OF = frozenset({"get", "setdefault", "values", "items", "__getitem__"})
+_COPY = frozenset({"g:copy|.copy", "g:copy"})
+_CAST = frozenset({"g:cast", "g:typing|.cast"})
+# The last step of all those whose result is known to be something else than the result of a call.
+_SPECIAL = frozenset(
+    {
+        ".copy",
+        "g:copy",
+        ".deepcopy",
+        "g:deepcopy",
+        "g:cast",
+        ".cast",
+        *(f".{name}" for name in _READING | _ELEMENT_OF),
+    }
+)
+
+
+def call(scope: Scope, node: ast.Call) -> Paths:
+    function, line = node.func, node.lineno
+    if isinstance(function, ast.Name) and not scope.is_ours(function.id):
+        return BUILTINS.get(function.id, any_builtin)(scope, node)
+    callees = chain(scope, function)
+    args = arguments(scope, node)
+    locks, count = tuple(scope.locks), len(node.args) + len(node.keywords)
+    results: list[str] = []
+    for callee in callees:
+        base, _, last = callee.rpartition(STEP)
+        lazy = scope.lazy(base) if scope.asked and base and last.startswith(".") else 0
+        scope.function.calls.append(Call(callee, line, locks, args, lazy, count))
+        if last not in _SPECIAL:
+            results.append(f"{callee}|()")
+            continue
+        if base and last[1:] in _READING:
+            scope.read((base,), line)
+        results += _special(callee, base, last, args)
+    return tuple(results) if len(results) < 2 else short(results)
+
+
+def _special(callee: str, base: str, last: str, args: tuple[tuple[str, str], ...]) -> list[str]:
+    """The results of copies and casts, and of methods that give what is in a container."""
+    if callee in _COPY:
+        return copies(path for _, path in args[:1])
+    if base and last[1:] in _ELEMENT_OF:
+        return [element(base)]
+    if base and last == ".copy":
+        return copies([base])
+    if callee in _CAST:
+        return [path for where, path in args if where == "1"]
+    return [] if last.endswith("deepcopy") else [joined(callee, "()")]

@@ -1,0 +1,66 @@
+"""Names, attributes and items: where an object comes from that is reached by them."""
+
+from __future__ import annotations
+
+import ast
+from typing import Any
+
+from agentapp.audit.extract.paths import FRESH, Paths, classes, elements, stepped
+from agentapp.audit.extract.scope import Scope
+
+
+def chain(scope: Scope, node: ast.expr) -> Paths:
+    """Like `Scope.eval`, but without noting that the name, attribute or item was read."""
+    if isinstance(node, ast.Name):
+        return scope.look_up(node.id)
+    if isinstance(node, ast.Attribute):
+        paths, attr = chain(scope, node.value), node.attr
+        if not paths or attr == "__dict__":
+            return paths
+        return classes(paths) if attr == "__class__" else stepped(paths, f".{attr}")
+    if isinstance(node, ast.Subscript):
+        scope.eval(node.slice)
+        if scope.stored and _is_stored(scope, node):
+            return FRESH
+        paths = chain(scope, node.value)
+        return stepped(paths, "~") if isinstance(node.slice, ast.Slice) else elements(paths)
+    return scope.eval(node)
+
+
+def _is_stored(scope: Scope, node: ast.Subscript) -> bool:
+    """Whether that item of a copy was replaced by something that is fresh."""
+    base, key = node.value, node.slice
+    return (
+        isinstance(base, ast.Name) and isinstance(key, ast.Constant) and (base.id, key.value) in scope.stored
+    )
+
+
+def named(scope: Scope, node: ast.expr) -> Paths:
+    """The same, and it is noted that it was read."""
+    paths = chain(scope, node)
+    if paths and scope.reading.with_reads:
+        root: Any = node
+        while isinstance(root, ast.Attribute | ast.Subscript):
+            root = root.value
+        if not (isinstance(root, ast.Name) and _is_taken_out(scope, root.id)):
+            scope.read(paths, node.lineno)
+    return paths
+
+
+def _is_taken_out(scope: Scope, name: str) -> bool:
+    """A variable for a copy, or for something that was in a container: that one is not read again."""
+    return name in scope.copied or any("[]" in path for path in scope.env.get(name, FRESH))
+
+
+def quiet(scope: Scope, node: ast.expr) -> Paths:
+    """Without noting anything: it was evaluated already."""
+    match node:
+        case ast.Name(id=name):
+            return scope.look_up(name)
+        case ast.Attribute(value=base, attr=attr):
+            return stepped(quiet(scope, base), f".{attr}")
+        case ast.Subscript(value=base):
+            return elements(quiet(scope, base))
+        case ast.Call(func=function):
+            return stepped(quiet(scope, function), "()")
+    return FRESH

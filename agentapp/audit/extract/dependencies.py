@@ -1,0 +1,36 @@
+"""Parameters for which a framework calls a function: ``Depends(f)``, as a default or as an annotation."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from agentapp.audit.extract.chains import quiet
+from agentapp.audit.extract.paths import FRESH, Paths, stepped
+from agentapp.audit.extract.scope import Scope
+
+
+def depended(scope: Scope, args: ast.arguments) -> Iterator[tuple[str, Paths]]:
+    """Those parameters, each with what it is given."""
+    positional = [*args.posonlyargs, *args.args]
+    defaults = [None] * (len(positional) - len(args.defaults)) + args.defaults
+    for arg, default in [
+        *zip(positional, defaults, strict=True),
+        *zip(args.kwonlyargs, args.kw_defaults, strict=True),
+    ]:
+        for node in (default, arg.annotation):
+            found = dependency(scope, node)
+            if found:
+                yield arg.arg, found
+
+
+def dependency(scope: Scope, node: ast.expr | None) -> Paths:
+    """Also inside ``Annotated[...]``, and behind a name that the module gave to such an annotation."""
+    match node:
+        case ast.Call(func=ast.Name(id="Depends") | ast.Attribute(attr="Depends"), args=[inner, *_]):
+            return stepped(quiet(scope, inner), "()")
+        case ast.Subscript(value=ast.Name(id="Annotated"), slice=ast.Tuple(elts=parts)):
+            return next((found for part in parts if (found := dependency(scope, part))), FRESH)
+        case ast.Name(id=name):
+            return scope.reading.dependencies.get(name, FRESH)
+    return FRESH

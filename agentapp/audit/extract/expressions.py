@@ -1,0 +1,102 @@
+"""Expressions that are made of others: which of them their value may be, if it is not a new one."""
+
+from __future__ import annotations
+
+import ast
+
+from agentapp.audit.extract.assignments import bind_elements
+from agentapp.audit.extract.passing import mentioned
+from agentapp.audit.extract.paths import FRESH, Paths, copies, short
+from agentapp.audit.extract.scope import Scope
+
+
+def constant(scope: Scope, node: ast.Constant) -> Paths:
+    return FRESH
+
+
+def operation(scope: Scope, node: ast.BinOp) -> Paths:
+    scope.eval(node.left)
+    scope.eval(node.right)
+    return FRESH
+
+
+def comparison(scope: Scope, node: ast.Compare) -> Paths:
+    scope.eval(node.left)
+    for other in node.comparators:
+        scope.eval(other)
+    return FRESH
+
+
+def text(scope: Scope, node: ast.JoinedStr) -> Paths:
+    for value in node.values:
+        scope.eval(value)
+    return FRESH
+
+
+def inner(scope: Scope, node: ast.Await | ast.Starred) -> Paths:
+    return scope.eval(node.value)
+
+
+def either(scope: Scope, node: ast.IfExp) -> Paths:
+    scope.eval(node.test)
+    return short([*scope.eval(node.body), *scope.eval(node.orelse)])
+
+
+def any_of(scope: Scope, node: ast.BoolOp) -> Paths:
+    """``given or {}`` is never the default of ``given``, if that is an empty container."""
+    found = [path for value in node.values for path in scope.eval(value)]
+    first = node.values[0]
+    if isinstance(node.op, ast.Or) and isinstance(first, ast.Name) and _has_empty_default(scope, first.id):
+        found = [path for path in found if path != f"p:{first.id}"]
+    return short(found)
+
+
+def _has_empty_default(scope: Scope, name: str) -> bool:
+    return scope.function.defaults.get(name) == "M"
+
+
+def display(scope: Scope, node: ast.List | ast.Tuple | ast.Set) -> Paths:
+    """A new container. What is spread into it is copied; what is put into it is passed on."""
+    spread: list[str] = []
+    for part in node.elts:
+        if isinstance(part, ast.Starred):
+            spread += copies(scope.eval(part.value))
+        else:
+            mentioned(scope, part)
+    return short(spread)
+
+
+def dict_display(scope: Scope, node: ast.Dict) -> Paths:
+    spread: list[str] = []
+    for key, value in zip(node.keys, node.values, strict=True):
+        if key is None:
+            spread += copies(scope.eval(value))
+        else:
+            scope.eval(key)
+            mentioned(scope, value)
+    return short(spread)
+
+
+def comprehension(scope: Scope, node: ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp) -> Paths:
+    """A new container; but a generator stands for the values that it gives."""
+    before = scope.env
+    scope.env = dict(before)
+    for generator in node.generators:
+        _generate(scope, generator)
+    if isinstance(node, ast.DictComp):
+        scope.eval(node.key)
+        found = scope.eval(node.value)
+    else:
+        found = scope.eval(node.elt)
+    scope.env = before
+    return found if isinstance(node, ast.GeneratorExp) else FRESH
+
+
+def _generate(scope: Scope, node: ast.comprehension) -> None:
+    paths = scope.eval(node.iter)
+    saved = scope.is_module, scope.class_
+    scope.is_module, scope.class_ = False, None  # its variables are its own, not the module's or class's
+    bind_elements(scope, node.target, paths)
+    scope.is_module, scope.class_ = saved
+    for test in node.ifs:
+        scope.eval(test)

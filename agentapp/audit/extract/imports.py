@@ -1,0 +1,45 @@
+"""Imports: what a name stands for in another module. Those inside a function are that function's own."""
+
+from __future__ import annotations
+
+import ast
+
+from agentapp.audit.extract.scope import Scope
+from agentapp.audit.facts import Module
+
+
+def import_(scope: Scope, node: ast.Import) -> None:
+    for alias in node.names:
+        name = alias.asname or alias.name.partition(".")[0]
+        _bind(scope, name, alias.name if alias.asname else name, "")
+
+
+def import_from(scope: Scope, node: ast.ImportFrom) -> None:
+    module = scope.reading.module
+    base = _absolute(module, node)
+    for alias in node.names:
+        if alias.name == "*":
+            module.stars += (base,)
+        else:
+            _bind(scope, alias.asname or alias.name, base, alias.name)
+
+
+def _absolute(module: Module, node: ast.ImportFrom) -> str:
+    """The module it is from; as far up as there are packages, if there are more dots than those."""
+    base = node.module or ""
+    if not node.level:
+        return base
+    parts = module.name.split(".")
+    keep = len(parts) - node.level + (1 if module.is_package else 0)
+    return ".".join([*parts[: max(keep, 0)], *([base] if base else [])])
+
+
+def _bind(scope: Scope, name: str, base: str, what: str) -> None:
+    imports = scope.reading.module.imports
+    if scope.is_module or scope.class_ is not None:
+        imports[name] = (base, what)
+    else:
+        local = f"{scope.function.name}/{name}"
+        imports[local] = (base, what)
+        scope.env[name] = (f"g:{local}",)
+        scope.own.add(name)

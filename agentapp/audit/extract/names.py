@@ -1,0 +1,115 @@
+"""Which names a block of statements binds, found before anything in it is followed."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+
+class Names(NamedTuple):
+    bound: set[str]
+    globals: set[str]
+    nonlocals: set[str]
+
+
+def names_in(body: Iterable[ast.stmt]) -> Names:
+    """Every name that is bound in these statements, but not inside functions and classes among them.
+
+    One that is declared global or nonlocal is in ``bound`` all the same, if it is bound here.
+    """
+    names = Names(set(), set(), set())
+    left: list[Any] = list(body)
+    while left:
+        node = left.pop()
+        kind = type(node)
+        note = _BINDING.get(kind)
+        if note is not None:
+            note(node, names)
+        for block in _BLOCKS.get(kind, ()):
+            left += getattr(node, block)
+    return names
+
+
+def targets(node: ast.expr, found: set[str]) -> None:
+    """Adds the names that are bound by assigning to this."""
+    if isinstance(node, ast.Name):
+        found.add(node.id)
+    elif isinstance(node, ast.Tuple | ast.List):
+        for part in node.elts:
+            targets(part, found)
+    elif isinstance(node, ast.Starred):
+        targets(node.value, found)
+
+
+def _assigned(node: ast.Assign, names: Names) -> None:
+    for target in node.targets:
+        targets(target, names.bound)
+
+
+def _target(node: Any, names: Names) -> None:
+    targets(node.target, names.bound)
+
+
+def _defined(node: Any, names: Names) -> None:
+    names.bound.add(node.name)
+
+
+def _imported(node: Any, names: Names) -> None:
+    names.bound.update(alias.asname or alias.name.partition(".")[0] for alias in node.names)
+
+
+def _entered(node: Any, names: Names) -> None:
+    for item in node.items:
+        if item.optional_vars is not None:
+            targets(item.optional_vars, names.bound)
+
+
+def _caught(node: ast.ExceptHandler, names: Names) -> None:
+    if node.name:
+        names.bound.add(node.name)
+
+
+def _matched(node: ast.match_case, names: Names) -> None:
+    for part in ast.walk(node.pattern):
+        if isinstance(part, ast.MatchAs | ast.MatchStar) and part.name:
+            names.bound.add(part.name)
+
+
+_BINDING: Mapping[type[ast.AST], Callable[[Any, Names], None]] = MappingProxyType(
+    {
+        ast.Assign: _assigned,
+        ast.AnnAssign: _target,
+        ast.AugAssign: _target,
+        ast.For: _target,
+        ast.AsyncFor: _target,
+        ast.FunctionDef: _defined,
+        ast.AsyncFunctionDef: _defined,
+        ast.ClassDef: _defined,
+        ast.Import: _imported,
+        ast.ImportFrom: _imported,
+        ast.With: _entered,
+        ast.AsyncWith: _entered,
+        ast.ExceptHandler: _caught,
+        ast.match_case: _matched,
+        ast.Global: lambda node, names: names.globals.update(node.names),
+        ast.Nonlocal: lambda node, names: names.nonlocals.update(node.names),
+    }
+)
+
+_BLOCKS: Mapping[type[ast.AST], tuple[str, ...]] = MappingProxyType(
+    {
+        ast.If: ("body", "orelse"),
+        ast.For: ("body", "orelse"),
+        ast.AsyncFor: ("body", "orelse"),
+        ast.While: ("body", "orelse"),
+        ast.With: ("body",),
+        ast.AsyncWith: ("body",),
+        ast.Try: ("body", "handlers", "orelse", "finalbody"),
+        ast.TryStar: ("body", "handlers", "orelse", "finalbody"),
+        ast.ExceptHandler: ("body",),
+        ast.Match: ("cases",),
+        ast.match_case: ("body",),
+    }
+)

@@ -1,0 +1,40 @@
+"""What is passed on, to a caller or into a call: if it is a function, somebody else may call it."""
+
+from __future__ import annotations
+
+import ast
+
+from agentapp.audit.extract.paths import FRESH, Paths
+from agentapp.audit.extract.scope import Scope
+
+
+def mentioned(scope: Scope, node: ast.expr) -> Paths:
+    paths = scope.eval(node)
+    for path in paths:
+        if path[0] in "gdfs" and not path.endswith(("[]", "~")):
+            scope.mentions.add(path)
+    return paths
+
+
+def arguments(scope: Scope, node: ast.Call) -> tuple[tuple[str, str], ...]:
+    """Of those that are not fresh: position or name, and path."""
+    found: list[tuple[str, str]] = []
+    for n, arg in enumerate(node.args):
+        where, inner = ("*", arg.value) if isinstance(arg, ast.Starred) else (str(n), arg)
+        found += [(where, path) for path in mentioned(scope, inner)]
+    for keyword in node.keywords:
+        found += [(keyword.arg or "**", path) for path in mentioned(scope, keyword.value)]
+    return tuple(found)
+
+
+def return_(scope: Scope, node: ast.Return) -> None:
+    if node.value is not None:
+        scope.returns.update(mentioned(scope, node.value))
+
+
+def yield_(scope: Scope, node: ast.Yield | ast.YieldFrom) -> Paths:
+    """What comes back from a caller is nothing that is known."""
+    scope.function.yields = True
+    if node.value is not None:
+        mentioned(scope, node.value)
+    return FRESH

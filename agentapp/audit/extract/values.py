@@ -1,0 +1,58 @@
+"""What an expression makes, as a fact's value: whether it is changeable, and what it was made by."""
+
+from __future__ import annotations
+
+import ast
+
+from agentapp.audit.extract.chains import quiet
+from agentapp.audit.extract.scope import Scope
+from agentapp.audit.facts import rank
+
+_DISPLAYS = (ast.List, ast.Dict, ast.Set, ast.ListComp, ast.DictComp, ast.SetComp)
+_MAKERS = frozenset({"list", "dict", "set", "bytearray"})
+
+
+def value_of(scope: Scope, node: ast.expr) -> str:
+    """Notes nothing: the expression was evaluated already."""
+    match node:
+        case ast.Constant(value=None):
+            return "N"
+        case ast.Constant() | ast.JoinedStr() | ast.UnaryOp():
+            return "K"
+        case ast.Tuple(elts=parts):
+            return "K" if all(value_of(scope, part) in "KN" for part in parts) else "T"
+        case _ if isinstance(node, _DISPLAYS):
+            return "M"
+        case ast.Call():
+            return _made(scope, node)
+        case ast.Name() | ast.Attribute() | ast.Subscript():
+            paths = quiet(scope, node)
+            return f"P:{paths[0]}" if paths else "?"
+        case ast.IfExp(body=one, orelse=other):
+            return max(value_of(scope, one), value_of(scope, other), key=rank)
+        case ast.BoolOp(values=values):
+            return max((value_of(scope, value) for value in values), key=rank)
+        case ast.Await(value=inner) | ast.NamedExpr(value=inner):
+            return value_of(scope, inner)
+        case ast.BinOp(left=left, right=right, op=ast.Mult() | ast.Add() | ast.BitOr()):
+            return "M" if "M" in (value_of(scope, left), value_of(scope, right)) else "?"
+    return "?"
+
+
+def _made(scope: Scope, node: ast.Call) -> str:
+    paths = quiet(scope, node.func)
+    if not paths:
+        return "M" if isinstance(node.func, ast.Name) and node.func.id in _MAKERS else "?"
+    mutable = any(each.arg == "default" and value_of(scope, each.value) == "M" for each in node.keywords)
+    return f"C:{paths[0]}#M" if mutable else f"C:{paths[0]}"
+
+
+def defaults_of(scope: Scope, args: ast.arguments) -> dict[str, str]:
+    """By parameter, the values that all calls share: not constants, and not what nothing is known of."""
+    positional = [*args.posonlyargs, *args.args]
+    given = [
+        *zip(positional[len(positional) - len(args.defaults) :], args.defaults, strict=True),
+        *zip(args.kwonlyargs, args.kw_defaults, strict=True),
+    ]
+    values = {arg.arg: value_of(scope, default) for arg, default in given if default}
+    return {name: value for name, value in values.items() if value[0] in "MCP"}

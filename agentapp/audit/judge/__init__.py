@@ -1,0 +1,39 @@
+"""Pass two: which objects outlive a request, which writes to them it can reach, and whether that is safe."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from agentapp.audit.facts import Module
+from agentapp.audit.judge.caches import Caches
+from agentapp.audit.judge.calls import Calls
+from agentapp.audit.judge.hazards import Hazard, grouped
+from agentapp.audit.judge.hooks import Hooks
+from agentapp.audit.judge.instances import Instances
+from agentapp.audit.judge.locks import Locks
+from agentapp.audit.judge.makers import Makers
+from agentapp.audit.judge.params import Params
+from agentapp.audit.judge.program import Program
+from agentapp.audit.judge.reach import Reach
+from agentapp.audit.judge.reads import Reads
+from agentapp.audit.judge.sharing import Sharing
+from agentapp.audit.judge.states import States
+from agentapp.audit.judge.touches import Touches
+from agentapp.audit.judge.verdicts import Verdicts
+
+__all__ = ["Hazard", "hazards_in"]
+
+
+def hazards_in(modules: Iterable[Module]) -> list[Hazard]:
+    program = Program(modules)
+    calls, makers = Calls(program), Makers(program)
+    reach = Reach(program, calls)
+    locks = Locks(program, calls, reach)
+    instances = Instances(program, reach, makers, Sharing(program, reach, makers))
+    states = States(program, calls, reach, makers, instances)
+    touches = Touches(program, reach, locks, makers, states, Params(program, calls))
+    verdicts = Verdicts(program, locks, Reads(program, reach))
+    found = [*Caches(program, reach, makers).hazards(), *Hooks(program, calls, makers).hazards()]
+    for state in touches.gathered():
+        found += verdicts.of(state)
+    return grouped(set(found))

@@ -1,0 +1,104 @@
+"""Who calls whom, as far as the paths say."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from functools import cached_property
+
+from agentapp.audit.facts import MAIN, MODULE, STEP
+from agentapp.audit.judge.program import Program
+from agentapp.audit.judge.targets import Id
+from agentapp.audit.known import STARTED_BY
+
+CONSTRUCTORS = ("__init__", "__new__", "__post_init__")
+STARTED_AS = frozenset({"lifespan", "on_startup", "on_shutdown", "startup"})
+
+
+class Calls:
+    def __init__(self, program: Program) -> None:
+        self._program = program
+        self._called: dict[tuple[str, str, str], list[Id]] = {}
+
+    @cached_property
+    def callers(self) -> dict[Id, list[tuple[Id, tuple[str, ...]]]]:
+        """Of every function: who calls it, and which locks that one holds then."""
+        found: dict[Id, list[tuple[Id, tuple[str, ...]]]] = defaultdict(list)
+        for module, function in self._program.functions():
+            me = module.name, function.name
+            for call in function.calls:
+                for callee in self.called(module.name, call.path, function.owner):
+                    found[callee].append((me, call.locks))
+            where = (module.name, function.outer or MODULE)
+            for path in function.decorators:
+                for callee in self.called(module.name, path.removesuffix("|()"), function.owner):
+                    found[callee].append((where, ()))
+        for module in self._program.modules.values():
+            for class_ in module.classes.values():
+                for path in class_.decorators:
+                    for callee in self.called(module.name, path.removesuffix("|()"), ""):
+                        found[callee].append(((module.name, class_.outer or MODULE), ()))
+        return found
+
+    def callers_of(self, id: Id) -> list[Id]:
+        return [caller for caller, _ in self.callers.get(id, ())]
+
+    def called(self, module: str, path: str, owner: str) -> list[Id]:
+        """The functions of the program that are run when this is called."""
+        key = (module, path, owner)
+        known = self._called.get(key)
+        if known is None:
+            known = self._called[key] = [each for each in self._calls(module, path, owner) if each]
+        return known
+
+    def _calls(self, module: str, path: str, owner: str) -> list[Id | None]:
+        program = self._program
+        classes = program.classes
+        if path.startswith("s|.") and path.count(STEP) == 1 and owner:
+            return [classes.method((module, owner), path[3:])] if (module, owner) in classes else []
+        target = program.resolve(module, path, owner)
+        if target.kind == "func" and not target.steps:
+            return [target.id]
+        if target.kind == "class" and not target.steps:
+            return [classes.method(target.id, name) for name in CONSTRUCTORS]
+        if target.kind == "var" and target.steps in ((), ("()",)):
+            of = program.class_of(target._replace(steps=()))
+            return [classes.method(of, "__call__")] if of else []
+        return []
+
+    @cached_property
+    def loose(self) -> set[str]:
+        """The names of methods that are called on something that is not known, and not at import."""
+        found = set()
+        for module, function in self._program.functions():
+            if function.name in (MODULE, MAIN) or self._program.is_not_served(module):
+                continue
+            for call in function.calls:
+                last = call.path.rpartition(STEP)[2]
+                if last.startswith(".") and not self.called(module.name, call.path, function.owner):
+                    found.add(last[1:])
+        return found
+
+    @cached_property
+    def mentioned(self) -> set[Id]:
+        """Functions that are passed on or kept: whoever has them may call them, at any time."""
+        found = set()
+        for module, function in self._program.functions():
+            for path in function.mentions:
+                target = self._program.resolve(module.name, path, function.owner)
+                if target.kind == "func" and not target.steps:
+                    found.add(target.id)
+        return found
+
+    @cached_property
+    def starts(self) -> set[Id]:
+        """Functions that a framework is told to run once, before it serves or after."""
+        found = set()
+        for module, function in self._program.functions():
+            for call in function.calls:
+                told = STARTED_BY.search(call.path) is not None
+                for where, path in call.args:
+                    if told or where in STARTED_AS:
+                        target = self._program.resolve(module.name, path, function.owner)
+                        if target.kind == "func" and not target.steps:
+                            found.add(target.id)
+        return found

@@ -1,0 +1,98 @@
+"""The classes of a program: what they are made from, and what they and their instances have."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from functools import cached_property
+
+from agentapp.audit.facts import STEP, Class, Module, rank
+from agentapp.audit.judge.targets import Id, Target
+
+MOST_BASES = 20
+
+
+class Classes:
+    def __init__(self, modules: Mapping[str, Module], resolve: Callable[[str, str], Target]) -> None:
+        self._modules, self._resolve = modules, resolve
+        self._bases: dict[Id, list[Id]] = {}
+        self._instance_values: dict[Id, dict[str, str]] = {}
+
+    def __getitem__(self, id: Id) -> Class:
+        return self._modules[id[0]].classes[id[1]]
+
+    def __contains__(self, id: Id) -> bool:
+        return id[0] in self._modules and id[1] in self._modules[id[0]].classes
+
+    def bases(self, id: Id) -> list[Id]:
+        """The class and those it is made from, as far as they are in the program."""
+        known = self._bases.get(id)
+        if known is not None:
+            return known
+        found: list[Id] = self._bases.setdefault(id, [])
+        left = [id]
+        while left and len(found) < MOST_BASES:
+            at = left.pop(0)
+            if at in found:
+                continue
+            found.append(at)
+            for base in self[at].bases:
+                target = self._resolve(at[0], base)
+                if target.kind == "class" and not target.steps:
+                    left.append(target.id)
+        return found
+
+    def outside_bases(self, id: Id) -> set[str]:
+        """The names of those that are not in the program."""
+        targets = (
+            self._resolve(at[0], base.split("|[]")[0]) for at in self.bases(id) for base in self[at].bases
+        )
+        return {target.name for target in targets if target.kind == "ext"}
+
+    @cached_property
+    def subclasses(self) -> dict[Id, list[Id]]:
+        found: dict[Id, list[Id]] = defaultdict(list)
+        for module in self._modules.values():
+            for name in module.classes:
+                for base in self.bases((module.name, name))[1:]:
+                    found[base].append((module.name, name))
+        return found
+
+    def method(self, id: Id, name: str) -> Id | None:
+        for module, class_ in self.bases(id):
+            if name in self[module, class_].methods:
+                return module, f"{class_}.{name}"
+        return None
+
+    def attribute(self, id: Id, name: str) -> tuple[Id, tuple[str, int, bool]] | None:
+        """Where in the class or below it a class attribute is set."""
+        for at in self.bases(id):
+            found = self[at].attributes.get(name)
+            if found is not None:
+                return at, found
+        return None
+
+    def instance_values(self, id: Id) -> dict[str, str]:
+        """What the methods of a class and of its bases bind to attributes of ``self``."""
+        known = self._instance_values.get(id)
+        if known is None:
+            known = self._instance_values[id] = {}
+            for at in reversed(self.bases(id)):
+                known |= self.own_values.get(at, {})
+        return known
+
+    @cached_property
+    def own_values(self) -> dict[Id, dict[str, str]]:
+        """Of every class, what its own methods bind to attributes of ``self``: the most telling value."""
+        found: dict[Id, dict[str, str]] = defaultdict(dict)
+        for module in self._modules.values():
+            for function in module.functions.values():
+                if not function.owner:
+                    continue
+                mine = found[module.name, function.owner]
+                for write in function.writes:
+                    if write.how == "attr" and write.path.startswith("s|.") and write.path.count(STEP) == 1:
+                        name = write.path[3:]
+                        if rank(write.value) > rank(mine.get(name, "-")):
+                            mine[name] = write.value
+        return found

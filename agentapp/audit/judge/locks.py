@@ -1,0 +1,158 @@
+"""Which locks are held where: by a `with` around, by everybody who calls, or by a decorator."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+from agentapp.audit.facts import STEP, Function, Module
+from agentapp.audit.judge.calls import Calls
+from agentapp.audit.judge.program import Program
+from agentapp.audit.judge.reach import Reach
+from agentapp.audit.judge.targets import Id, Target
+from agentapp.audit.known import LOCKS, is_lockish
+
+NONE: frozenset[str] = frozenset()
+FURTHEST = 5  # callers of callers
+TAKING = ("synchronized", "locked", "lock")
+
+
+class Locks:
+    def __init__(self, program: Program, calls: Calls, reach: Reach) -> None:
+        self._program, self._calls, self._reach = program, calls, reach
+        self._held: dict[Id, frozenset[str]] = {}
+
+    def at(self, module: Module, function: Function, paths: tuple[str, ...]) -> frozenset[str]:
+        """All that are held in a function where it has taken these."""
+        return self._held_by(module, function) | self.named(module, function, paths)
+
+    def named(self, module: Module, function: Function, paths: tuple[str, ...]) -> frozenset[str]:
+        return frozenset(name for path in paths if (name := self._name(module, function, path)) is not None)
+
+    # -- held by whom
+
+    def _held_by(self, module: Module, function: Function, depth: int = 0) -> frozenset[str]:
+        """The locks that everybody holds who calls it, or that a decorator takes for it."""
+        id = (module.name, function.name)
+        known = self._held.get(id)
+        if known is not None:
+            return known
+        self._held[id] = NONE
+        taken = self._taken_by_decorators(module, function)
+        if self._is_logging(module, function):
+            taken |= {"logging.Handler.lock"}
+        if id not in self._calls.mentioned and depth < FURTHEST:
+            taken |= self._held_by_callers(id, depth)
+        self._held[id] = taken
+        return taken
+
+    def _held_by_callers(self, id: Id, depth: int) -> frozenset[str]:
+        common: frozenset[str] | None = None
+        for caller, paths in self._calls.callers.get(id, ()):
+            if caller in self._reach.reached:
+                at, facts = self._program.modules[caller[0]], self._program.function(caller)
+                held = self.named(at, facts, paths) | self._held_by(at, facts, depth + 1)
+                common = held if common is None else common & held
+        return common or NONE
+
+    def _is_logging(self, module: Module, function: Function) -> bool:
+        """`logging` holds the handler's lock around ``emit``."""
+        if not function.name.endswith(".emit") or function.owner not in module.classes:
+            return False
+        bases = self._program.classes.outside_bases((module.name, function.owner))
+        return any(base.endswith("Handler") for base in bases)
+
+    def _taken_by_decorators(self, module: Module, function: Function) -> frozenset[str]:
+        found = set()
+        for path in function.decorators:
+            target = self._program.resolve(module.name, path.removesuffix("|()"))
+            if target.kind == "func":
+                found |= self._taken_around(target, function)
+                continue
+            name = self._program.decorator(module.name, path)
+            if any(word in name.rpartition(".")[2].lower() for word in TAKING):
+                found.add(f"decorator {name}")
+        return frozenset(found)
+
+    def _taken_around(self, decorator: Target, function: Function) -> set[str]:
+        """The locks that a decorator's inner function holds while it calls what it was given."""
+        home = self._program.modules[decorator.module]
+        return {
+            name
+            for inner in home.functions.values()
+            if inner.outer == decorator.name or inner.outer.startswith(f"{decorator.name}.")
+            for call in inner.calls
+            if call.path.startswith("f:") and call.path.count(STEP) == 0
+            for path in call.locks
+            if (name := self._own_lock(home, inner, path, function))
+        }
+
+    def _own_lock(self, home: Module, inner: Function, path: str, function: Function) -> str | None:
+        """A lock that the decorator makes is another one for each function it is put on."""
+        name = self._name(home, inner, path)
+        if name and path.startswith("f:"):
+            outer, _, variable = path.partition(STEP)[0][2:].rpartition(":")
+            if variable not in home.functions[outer].params:
+                return f"{name} for {function.name}"
+        return name
+
+    # -- names
+
+    def _name(self, module: Module, function: Function, path: str) -> str | None:
+        """How a lock is called in the whole program; None if it is none."""
+        owner = function.owner or self._program.owner_of(module, function)
+        target = self._program.resolve(module.name, path, owner)
+        if target.kind == "ext" and target.name.endswith("()"):
+            return None  # one that nobody else has
+        target = self._lock_below(target)
+        if not is_lockish(path) and not self._is_made_as_lock(target, module):
+            return None
+        steps = tuple(step for step in target.steps if step not in ("()", "[]"))
+        home = target.id
+        if target.kind in ("self", "inst") and target.name in module.classes and steps:
+            home = self._home_of(target.id, steps[0].strip("."))
+        return f"{home[0]}.{home[1]}{''.join(steps)}"
+
+    def _lock_below(self, target: Target) -> Target:
+        """A condition may be made with a lock: whoever has the one has the other."""
+        if target.kind == "self" and len(target.steps) == 1 and target.id in self._program.classes:
+            for at in self._program.classes.bases(target.id):
+                other = self._conditions.get((*at, target.steps[0][1:]))
+                if other is not None:
+                    return target._replace(steps=(f".{other}",))
+        return target
+
+    @cached_property
+    def _conditions(self) -> dict[tuple[str, str, str], str]:
+        found = {}
+        for module, function in self._program.functions():
+            for write in function.writes:
+                if function.owner and write.path.startswith("s|.") and write.value.endswith("Condition"):
+                    for call in function.calls:
+                        is_it = call.line == write.line and call.path == write.value[2:]
+                        if is_it and call.args and call.args[0][1].startswith("s|."):
+                            found[module.name, function.owner, write.path[3:]] = call.args[0][1][3:]
+        return found
+
+    def _home_of(self, id: Id, attribute: str) -> Id:
+        """The class that makes the lock: its subclasses have the same one."""
+        classes = self._program.classes
+        for at in reversed(classes.bases(id)):
+            for function in self._program.modules[at[0]].functions.values():
+                if function.owner == at[1] and any(w.path == f"s|.{attribute}" for w in function.writes):
+                    return at
+        found = classes.attribute(id, attribute)
+        return found[0] if found else id
+
+    def _is_made_as_lock(self, target: Target, module: Module) -> bool:
+        value = "?"
+        if target.kind == "var":
+            value = self._program.value_of(target)
+        elif target.kind == "self" and target.steps:
+            value = self._program.classes.instance_values(target.id).get(target.steps[0][1:], "?")
+        elif target.kind == "cell":
+            outer, _, variable = target.name.rpartition(":")
+            value = self._program.modules[target.module].functions[outer].locals.get(variable, "?")
+        if not value.startswith("C:"):
+            return False
+        made = self._program.resolve(module.name, value[2:])
+        return made.kind == "ext" and LOCKS.search(made.name) is not None

@@ -1,0 +1,91 @@
+"""Which functions change what they are given, themselves or by passing it on."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from agentapp.audit.facts import STEP, Call, Function, Module, Write
+from agentapp.audit.judge.calls import Calls
+from agentapp.audit.judge.changes import changed_object
+from agentapp.audit.judge.program import Program
+from agentapp.audit.judge.targets import Id
+
+ROUNDS = 2  # how often it is asked again what is passed on
+MOST_CHANGES = 8
+
+
+class Change(NamedTuple):
+    """What a function does to one of its parameters, or has somebody else do."""
+
+    steps: tuple[str, ...]  # from the parameter to what is changed
+    write: Write
+    where: Id  # the function that the write is in
+
+
+class Params:
+    def __init__(self, program: Program, calls: Calls) -> None:
+        self._program, self._calls = program, calls
+        self._changed: dict[Id, dict[str, list[Change]]] = {}
+        self._sum_up()
+
+    def changes(self, module: Module, function: Function, call: Call) -> Iterator[tuple[str, Change]]:
+        """What a call changes of its arguments, each with the argument's path."""
+        if not call.args:
+            return
+        for callee, shift in self._callees(module, function, call):
+            changed = self._changed.get(callee)
+            if changed:
+                facts = self._program.function(callee)
+                offset = shift + (1 if facts.owner and "g:staticmethod" not in facts.decorators else 0)
+                for where, path in call.args:
+                    for change in changed.get(parameter(facts.params, where, offset), ()):
+                        yield path, change
+
+    def _callees(self, module: Module, function: Function, call: Call) -> Iterator[tuple[Id, int]]:
+        """Who is called, also later by somebody who is given the function and its arguments."""
+        called = self._calls.called(module.name, call.path, function.owner)
+        yield from ((callee, 0) for callee in called)
+        if not called:
+            for where, path in call.args:
+                if where.isdigit() and path[0] in "gds":
+                    target = self._program.resolve(module.name, path, function.owner)
+                    if target.kind == "func" and not target.steps:
+                        yield target.id, -int(where) - 1
+
+    def _sum_up(self) -> None:
+        passing: list[tuple[Module, Function, Call]] = []
+        for module, function in self._program.functions():
+            writes = list(function.writes)
+            for call in function.calls:
+                if call.path.startswith("p:") and (write := changed_object(call)) is not None:
+                    writes.append(write)
+                if any(path.startswith("p:") for _, path in call.args):
+                    passing.append((module, function, call))
+            id = (module.name, function.name)
+            mine: dict[str, list[Change]] = defaultdict(list)
+            for write in writes:
+                if write.path.startswith("p:") and not write.path.endswith("~"):
+                    root, *steps = write.path.split(STEP)
+                    mine[root[2:]].append(Change(tuple(steps), write, id))
+            if mine:
+                self._changed[id] = dict(mine)
+        for _ in range(ROUNDS):
+            for module, function, call in passing:
+                self._pass_on(module, function, call)
+
+    def _pass_on(self, module: Module, function: Function, call: Call) -> None:
+        for path, change in self.changes(module, function, call):
+            if path.startswith("p:") and path.count(STEP) == 0:
+                mine = self._changed.setdefault((module.name, function.name), {}).setdefault(path[2:], [])
+                if len(mine) < MOST_CHANGES and all(known.write.line != change.write.line for known in mine):
+                    mine.append(change)
+
+
+def parameter(params: tuple[str, ...], where: str, offset: int = 0) -> str:
+    """The name of the parameter that an argument, given by position or by name, goes to."""
+    if not where.isdigit():
+        return where
+    index = int(where) + offset
+    return params[index] if 0 <= index < len(params) else ""

@@ -1,0 +1,273 @@
+"""All modules together: what a path in one of them leads to, in any of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from functools import cached_property
+
+from agentapp.audit.facts import MAIN, MODULE, STEP, Function, Module
+from agentapp.audit.judge.classes import Classes
+from agentapp.audit.judge.targets import NOWHERE, Id, Target, plain
+from agentapp.audit.known import CACHES, NOT_SERVED
+
+DEEPEST = 12
+MOST_ALIASES = 60
+
+
+class Program:
+    def __init__(self, modules: Iterable[Module]) -> None:
+        self.modules = {module.name: module for module in modules}
+        self.classes = Classes(self.modules, self.resolve)
+        self._found: dict[tuple[str, ...], Target] = {}
+        self._looking: set[tuple[str, ...]] = set()
+        self._giving: set[Id] = set()
+        self._not_served = {
+            name for name, module in self.modules.items() if NOT_SERVED.search(_place_of(module))
+        }
+
+    # -- functions
+
+    def function(self, id: Id) -> Function:
+        return self.modules[id[0]].functions[id[1]]
+
+    def functions(self) -> Iterator[tuple[Module, Function]]:
+        for module in self.modules.values():
+            for function in module.functions.values():
+                yield module, function
+
+    def is_not_served(self, module: Module) -> bool:
+        """Tests, scripts, set-up: no request gets there."""
+        return module.name in self._not_served
+
+    def owner_of(self, module: Module, function: Function) -> str:
+        """The class whose ``self`` a function sees, also one inside a method."""
+        while function.outer and not function.owner:
+            outer = module.functions.get(function.outer)
+            if outer is None:
+                break
+            function = outer
+        return function.owner
+
+    def decorator(self, module: str, path: str) -> str:
+        """Its name, with the module in front, whether called or not."""
+        target = self.resolve(module, path.removesuffix("|()"))
+        if target.kind == "ext":
+            return target.name
+        return ".".join((target.module, target.name, *(step.strip(".") for step in target.steps)))
+
+    def is_cached(self, module: str, function: Function) -> bool:
+        return any(CACHES.search(self.decorator(module, path)) for path in function.decorators)
+
+    # -- paths
+
+    def resolve(self, module: str, path: str, owner: str = "") -> Target:
+        """``owner`` is the class of the method that the path is in."""
+        key = (module, path) if path[1:2] == ":" else (module, path, owner)
+        known = self._found.get(key)
+        if known is None:
+            if key in self._looking or len(self._looking) > MOST_ALIASES:
+                return NOWHERE
+            self._looking.add(key)
+            known = self._found[key] = self._resolve(module, path, owner)
+            self._looking.discard(key)
+        return known
+
+    def _resolve(self, module: str, path: str, owner: str) -> Target:
+        root, *steps = path.split(STEP)
+        return self.follow(self._start(module, root, owner), tuple(steps))
+
+    def _start(self, module: str, root: str, owner: str) -> Target:
+        kind, _, name = root.partition(":")
+        match kind:
+            case "g":
+                return self.named(module, name)
+            case "d":
+                return Target("func", module, name)
+            case "k":
+                return Target("class", module, name)
+            case "s":
+                return Target("self", module, owner)
+            case "c" if owner:
+                return Target("class", module, owner)
+            case "p":
+                return Target("param", module, name)
+            case "f":
+                return Target("cell", module, name)
+        return NOWHERE
+
+    def named(self, module: str, name: str, depth: int = 0) -> Target:
+        found = self.modules.get(module)
+        if found is None or depth > DEEPEST:
+            return Target("ext", "", f"{module}.{name}")
+        if name in found.functions and name not in (MODULE, MAIN) and "." not in name:
+            return Target("func", module, name)
+        if name in found.classes and "." not in name:
+            return Target("class", module, name)
+        if name in found.imports:
+            return self._imported(*found.imports[name], depth)
+        if name in found.names:
+            return self._variable(found, name, depth)
+        for star in found.stars:
+            if star in self.modules:
+                target = self.named(star, name, depth + 1)
+                if target.kind != "ext":
+                    return target
+        return Target("ext", "", name)
+
+    def _imported(self, base: str, what: str, depth: int) -> Target:
+        if not what:
+            return Target("module", base, "") if self._has(base) else Target("ext", "", base)
+        is_name = base in self.modules and what in self.modules[base].names
+        if self._has(f"{base}.{what}") and not is_name:
+            return Target("module", f"{base}.{what}", "")
+        if base in self.modules:
+            return self.named(base, what, depth + 1)
+        return Target("ext", "", f"{base}.{what}")
+
+    def _variable(self, module: Module, name: str, depth: int) -> Target:
+        """The variable, or what it is another name of."""
+        value = module.names[name][0]
+        if value.startswith("P:") and depth < DEEPEST and _root_name(value) != name:
+            target = self.resolve(module.name, value[2:])
+            if target.kind != "ext" or target.name:
+                return target
+        return Target("var", module.name, name)
+
+    def _has(self, module: str) -> bool:
+        return module in self.modules or module in self._packages
+
+    @cached_property
+    def _packages(self) -> set[str]:
+        """Also those without a file of their own."""
+        found: set[str] = set()
+        for name in self.modules:
+            parts = name.split(".")
+            found.update(".".join(parts[:n]) for n in range(1, len(parts)))
+        return found
+
+    def follow(self, target: Target, steps: tuple[str, ...], depth: int = 0) -> Target:
+        while steps and depth < DEEPEST:
+            step, rest = steps[0], steps[1:]
+            depth += 1
+            match target.kind:
+                case "module":
+                    if not step.startswith("."):
+                        return NOWHERE
+                    target = self._in_module(target.module, step)
+                case "func" if step == "()" and not target.steps:
+                    target = self._result(target, target.of)
+                case "class" if step == "()" and not target.steps:
+                    target = Target("inst", *target.id)
+                case "class" | "inst" | "self" | "var" if not target.steps and step.startswith("."):
+                    found = self._member(target, step[1:])
+                    if found is None:
+                        return target._replace(steps=plain(steps))
+                    target = found
+                case "ext":
+                    if not target.name:
+                        return NOWHERE
+                    target = Target("ext", "", target.name + step)
+                case _:
+                    return target._replace(steps=plain((*target.steps, *steps)))
+            steps = rest
+        return target
+
+    def _in_module(self, module: str, step: str) -> Target:
+        below = f"{module}{step}"
+        named = self.named(module, step[1:])
+        return named if named.kind != "ext" or not self._has(below) else Target("module", below, "")
+
+    def _member(self, target: Target, name: str) -> Target | None:
+        """A method, or what a property gives."""
+        of = self.class_of(target) if target.kind == "var" else target.id
+        if of is None or of not in self.classes:
+            return None
+        method = self.classes.method(of, name)
+        if method is None:
+            return None
+        if target.kind != "class" and self._is_decorated(method, "property"):
+            if self._is_decorated(method, "cached_property"):
+                return None  # its result becomes an attribute
+            return self._result(Target("func", *method), of=target)
+        return Target("func", *method, of=target)
+
+    def _is_decorated(self, id: Id, by: str) -> bool:
+        return any(path.endswith(by) for path in self.function(id).decorators)
+
+    def _result(self, target: Target, of: Target | None = None) -> Target:
+        """What a function gives, if that is something that was there before."""
+        if target.id[1] not in self.modules[target.module].functions:
+            return NOWHERE
+        function = self.function(target.id)
+        if self.is_cached(target.module, function):
+            return Target("cached", target.module, function.name)
+        if target.id in self._giving:
+            return NOWHERE
+        self._giving.add(target.id)
+        try:
+            return self._given(target, function, of)
+        finally:
+            self._giving.discard(target.id)
+
+    def _given(self, target: Target, function: Function, of: Target | None) -> Target:
+        found = NOWHERE
+        for path in function.returns:
+            if path[0] == "s" and of is not None:
+                found = self.follow(of, tuple(path.split(STEP)[1:]), DEEPEST - 3)
+            elif path[0] == "g":
+                found = self.resolve(target.module, path)
+            elif path[0] in "cs" and function.owner:
+                found = self._resolve(target.module, path, function.owner)
+            else:
+                continue
+            if found.kind in ("var", "class", "cached", "self", "inst"):
+                return found
+        return found if found.kind != "self" else NOWHERE
+
+    # -- instances
+
+    def class_of(self, target: Target) -> Id | None:
+        """Of which class of the program a module's variable is an instance."""
+        if target.kind == "inst":
+            return target.id
+        if target.kind != "var":
+            return None
+        made = self.made(target.module, self.value_of(target))
+        return made if made is not None else self._set_later.get(target.id)
+
+    def value_of(self, variable: Target) -> str:
+        return self.modules[variable.module].names[variable.name][0]
+
+    def made(self, module: str, value: str, owner: str = "") -> Id | None:
+        """The class of the program whose instance a value is."""
+        if not value.startswith("C:"):
+            return None
+        target = self.resolve(module, value[2:].partition("#")[0], owner)
+        if target.kind == "class" and not target.steps:
+            return target.id
+        if target.kind == "func":
+            result = self._result(target)
+            if result.kind == "inst" and not result.steps:
+                return result.id
+        return None
+
+    @cached_property
+    def _set_later(self) -> dict[Id, Id]:
+        """Variables that get an instance from a function: ``global x; x = Agent()``."""
+        found: dict[Id, Id] = {}
+        for module, function in self.functions():
+            for write in function.writes:
+                if write.how == "rebind" and write.path[:2] == "g:" and write.value[:2] == "C:":
+                    target = self.resolve(module.name, write.value[2:], function.owner)
+                    if target.kind == "class" and not target.steps:
+                        found[module.name, write.path[2:]] = target.id
+        return found
+
+
+def _place_of(module: Module) -> str:
+    """The module's path below the directory it is imported from: what is above says nothing about it."""
+    return module.name.replace(".", "/") + ("/__init__.py" if module.is_package else ".py")
+
+
+def _root_name(value: str) -> str:
+    return value[2:].partition(STEP)[0].partition(":")[2]

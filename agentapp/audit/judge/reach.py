@@ -1,0 +1,180 @@
+"""Which functions may run while requests are served, and which only before."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+from agentapp.audit.facts import MAIN, MODULE, STEP, Function, Module
+from agentapp.audit.judge.calls import Calls
+from agentapp.audit.judge.program import Program
+from agentapp.audit.judge.targets import Id
+from agentapp.audit.known import (
+    AT_IMPORT,
+    COMMANDS,
+    DECORATED,
+    INITS,
+    PLAIN,
+    SCRIPTS,
+    SET_UP,
+    STARTING,
+    STARTS,
+)
+
+METACLASSES = frozenset({"type", "ABCMeta", "abc.ABCMeta", "EnumMeta"})
+DEEPEST = 200
+
+
+class Reach:
+    def __init__(self, program: Program, calls: Calls) -> None:
+        self._program, self._calls = program, calls
+        self._known: dict[Id, bool] = {}
+        self._making: dict[Id, bool] = {}
+
+    @cached_property
+    def reached(self) -> set[Id]:
+        """The functions that may run while requests are served."""
+        for module, function in self._program.functions():
+            self._reaches((module.name, function.name), 0)
+        return {id for id, reached in self._known.items() if reached}
+
+    def _reaches(self, id: Id, depth: int) -> bool:
+        if id not in self._known:
+            self._known[id] = False  # whoever is reached only by itself is not
+            self._known[id] = depth < DEEPEST and self._is_reached(id, depth)
+        return self._known[id]
+
+    def _is_reached(self, id: Id, depth: int) -> bool:
+        module, function = self._program.modules[id[0]], self._program.function(id)
+        last = last_name(function)
+        if function.name in (MODULE, MAIN) or self._program.is_not_served(module):
+            return False
+        if last in AT_IMPORT:
+            return self._is_any_reached(self._calls.callers_of(id), depth)
+        decorators = [self._program.decorator(module.name, path) for path in function.decorators]
+        if self._is_start(id, last, decorators) or self._is_of_metaclass(module, function, last):
+            return False
+        callers = [caller for caller in self._calls.callers_of(id) if not self._is_no_hint(id, caller)]
+        at_import = [caller for caller in callers if caller[1] in (MODULE, MAIN)]
+        if function.yields and at_import and not function.decorators:
+            return True  # it only begins when somebody asks for the next
+        if function.outer and self._is_applied(module, function, depth):
+            return False
+        if id in self._calls.mentioned or self._is_given_away(decorators):
+            return True
+        if function.owner and last in self._calls.loose and not _is_special(last):
+            return True
+        if not callers:
+            return not _registers(function) and not (SET_UP.search(last) and not function.is_async)
+        others = [caller for caller in callers if caller not in at_import and caller != id]
+        if not others:
+            return not at_import
+        return self._is_any_reached(others, depth)
+
+    def _is_any_reached(self, callers: list[Id], depth: int) -> bool:
+        return any(self._reaches(caller, depth + 1) for caller in callers if caller[1] not in (MODULE, MAIN))
+
+    def _is_start(self, id: Id, last: str, decorators: list[str]) -> bool:
+        """Run once by a framework or by a person, not by a request."""
+        if id in self._calls.starts or last in STARTS or "startup" in last:
+            return True
+        return any(
+            STARTING.search(name) or (COMMANDS.search(name) and not name.startswith(("flask.", "bot.")))
+            for name in decorators
+        )
+
+    def _is_given_away(self, decorators: list[str]) -> bool:
+        """A decorator that is not known may keep the function, and have it called by anybody."""
+        return any(name.rpartition(".")[2] not in PLAIN for name in decorators if name)
+
+    def _is_no_hint(self, id: Id, caller: Id) -> bool:
+        """Tests and commands of other modules also call what is made for everybody."""
+        if caller[0] == id[0]:
+            return False
+        module, name = self._program.modules[caller[0]], caller[1].rpartition(".")[2]
+        is_public = not id[1].rpartition(".")[2].startswith("_")
+        is_script = name in SCRIPTS or module.name.rpartition(".")[2] in ("__main__", "cli")
+        return is_public and (self._program.is_not_served(module) or (is_script and caller[1] != MODULE))
+
+    def _is_of_metaclass(self, module: Module, function: Function, last: str) -> bool:
+        if last not in ("__new__", "__init__") or function.owner not in module.classes:
+            return False
+        return bool(self._program.classes.outside_bases((module.name, function.owner)) & METACLASSES)
+
+    def _is_applied(self, module: Module, function: Function, depth: int) -> bool:
+        """Whether it is the inner half of a decorator with arguments, and so runs when that is applied."""
+        outer = module.functions.get(function.outer)
+        if outer is None or f"d:{function.name}" not in outer.returns or not function.params:
+            return False
+        inside = any(other.outer == function.name for other in module.functions.values())
+        gives_back = f"p:{function.params[0]}" in function.returns
+        if not inside and not gives_back:
+            return False
+        return not self._is_any_reached(self._calls.callers_of((module.name, outer.name)), depth)
+
+    # -- before anything is served
+
+    def runs_before_serving(self, id: Id, depth: int = 5) -> bool:
+        """At import or while the application is made; a script that serves nothing does not count."""
+        name = id[1].rpartition(".")[2]
+        if name == MODULE or name in STARTS - SCRIPTS or id in self._calls.starts:
+            return True
+        return depth > 0 and any(
+            self.runs_before_serving(caller, depth - 1) for caller in self._calls.callers_of(id)
+        )
+
+    def is_made_once(self, module: Module, outer: Function) -> bool:
+        """Whether the function runs when modules are imported or the application is made, and not later."""
+        id = (module.name, outer.name)
+        callers = self._calls.callers_of(id)
+        if outer.outer and not callers:
+            around = module.functions.get(outer.outer)
+            is_given = around is not None and f"d:{outer.name}" in around.returns
+            return around is not None and is_given and self.is_made_once(module, around)
+        if id not in self.reached:
+            return True
+        return not callers and _is_decorator(module, outer)
+
+    def is_part_of_making(self, module: Module, function: Function, depth: int = 4) -> bool:
+        """Whether nobody calls it but those who make the object."""
+        id = (module.name, function.name)
+        known = self._making.get(id)
+        if known is None:
+            self._making[id] = False
+            callers = self._calls.callers_of(id)
+            known = bool(callers) and id not in self._calls.mentioned and depth > 0
+            known = self._making[id] = known and all(self._makes(caller, depth) for caller in callers)
+        return known
+
+    def _makes(self, id: Id, depth: int) -> bool:
+        if id[1].rpartition(".")[2] in INITS or id[1] in (MODULE, MAIN):
+            return True
+        return self.is_part_of_making(self._program.modules[id[0]], self._program.function(id), depth - 1)
+
+
+def last_name(function: Function) -> str:
+    """Its own name, without those of what it is in."""
+    return function.name.rpartition(".")[2].partition("@")[0]
+
+
+def _is_special(name: str) -> bool:
+    return name.startswith("__") and name.endswith("__")
+
+
+def _registers(function: Function) -> bool:
+    """Nobody calls it here, and it gives back the function or class it is given, as decorators do."""
+    own = function.params[1:] if function.owner else function.params
+    return len(own) <= 2 and any(f"p:{name}" in function.returns and DECORATED.match(name) for name in own)
+
+
+def _is_decorator(module: Module, outer: Function) -> bool:
+    """Whether something that it gives back calls what it was given."""
+    if not any(path.startswith("d:") for path in outer.returns):
+        return False
+    for inner in module.functions.values():
+        if inner.outer == outer.name or inner.outer.startswith(f"{outer.name}."):
+            for call in inner.calls:
+                if call.path.startswith("f:") and call.path.count(STEP) == 0:
+                    home = call.path[2:].rpartition(":")[0]
+                    if call.path.startswith(f"f:{outer.name}") or f"d:{home}" in outer.returns:
+                        return True
+    return False

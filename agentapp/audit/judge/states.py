@@ -1,0 +1,227 @@
+"""Which object a write changes, if that is one that outlives requests, and which rule that breaks."""
+
+from __future__ import annotations
+
+from agentapp.audit.facts import STEP, Function, Module, Write
+from agentapp.audit.judge.calls import Calls
+from agentapp.audit.judge.constructions import Constructions
+from agentapp.audit.judge.instances import Instances
+from agentapp.audit.judge.makers import Makers, is_container, is_made_safe
+from agentapp.audit.judge.outside import of_outside
+from agentapp.audit.judge.program import Program
+from agentapp.audit.judge.reach import Reach, last_name
+from agentapp.audit.judge.state import Broken
+from agentapp.audit.judge.targets import NOWHERE, Id, Target
+from agentapp.audit.known import APPLICATION, APPS, CONTAINERS, SAFE_MADE
+
+
+class States:
+    def __init__(
+        self, program: Program, calls: Calls, reach: Reach, makers: Makers, instances: Instances
+    ) -> None:
+        self._program, self._calls, self._reach = program, calls, reach
+        self._makers, self._instances = makers, instances
+        self._constructions = Constructions(program)
+
+    def target(self, module: Module, write: Write, owner: str) -> Target:
+        """What is written to. An attribute is written to its object, whatever it was before."""
+        base, _, last = write.path.rpartition(STEP)
+        if write.how == "attr" and base:
+            target = self._program.resolve(module.name, base, owner)
+            if self._is_set_by_method(target, last[1:]):
+                return NOWHERE
+            if target.kind in ("class", "func", "self") and not target.steps:
+                return target._replace(steps=(last,))
+            if target.kind == "module":
+                named = self._program.named(target.module, last[1:])
+                return named if named.kind == "var" else Target("patched", target.module, last[1:])
+        target = self._program.resolve(module.name, write.path, owner)
+        if target.kind == "module" and write.how in ("item", "call"):
+            return Target("patched", target.module, "its names")
+        return target
+
+    def _is_set_by_method(self, target: Target, name: str) -> bool:
+        """A property's setter is a function of the program: what it writes is seen there."""
+        id = target.id if target.kind == "self" else self._program.class_of(target)
+        if target.steps or id is None or id not in self._program.classes:
+            return False
+        if self._program.classes.method(id, name) is None:
+            return False
+        return any(
+            function.owner == class_ and last_name(function) == name and _is_setter(function)
+            for module, class_ in self._program.classes.bases(id)
+            for function in self._program.modules[module].functions.values()
+        )
+
+    def broken(self, module: Module, function: Function, write: Write, target: Target) -> Broken | None:
+        steps = target.steps
+        match target.kind:
+            case "param" | "self" if len(steps) > 1 and steps[0] in APPLICATION and "()" not in steps:
+                return Broken("ISO012", ("app", "state"), "the application's state", module.name, write.line)
+            case "var":
+                return self._of_variable(write, target)
+            case "class" if steps and write.how != "next":
+                return self._of_class(function, write, target)
+            case "self":
+                return self._of_self(module, function, write, target)
+            case "patched":
+                home = self._program.modules.get(target.module, module)
+                name = f"`{target.module}.{target.name}`"
+                return Broken("ISO013", ("patched", *target.id), name, home.name, 1)
+            case "cached" if "()" not in steps and (write.how != "attr" or steps):
+                line = self._program.function(target.id).line
+                name = f"what `{target.name}` caches"
+                return Broken("ISO007", ("cached", *target.id), name, target.module, line)
+            case "cell":
+                return self._of_cell(module, function, write, target)
+            case "func" if steps and write.how in ("attr", "item") and _is_patched(write, target):
+                line = self._program.function(target.id).line
+                return Broken("ISO013", ("function", *target.id), f"`{target.name}`", target.module, line)
+            case "param":
+                return self._of_default(module, function, write, target)
+            case "ext":
+                return of_outside(module, write, target.name)
+        return None
+
+    def _of_self(self, module: Module, function: Function, write: Write, target: Target) -> Broken | None:
+        """What was given to the constructor may be something that others have too."""
+        is_below = len(target.steps) > (1 if write.how == "attr" else 0)
+        if is_below and target.id in self._program.classes:
+            for at, caller, argument in self._constructions.kept(target.id, target.steps[0][1:]):
+                owner = self._program.owner_of(at, caller)
+                moved = write._replace(path=STEP.join((argument, *target.steps[1:])))
+                given = self._program.resolve(at.name, moved.path, owner)
+                if given.kind != "self" and (broken := self.broken(at, caller, moved, given)) is not None:
+                    return broken
+                of = None if given.steps else self._program.class_of(given)
+                if of is not None and self._is_done_by_method(of, moved):
+                    return None
+        return self._instances.broken(module, function, write, target)
+
+    # -- a module's variable
+
+    def _of_variable(self, write: Write, target: Target) -> Broken | None:
+        home = self._program.modules[target.module]
+        value, line = home.names[target.name]
+        made = self._makers.of(target.module, value)
+
+        def broken(rule: str, name: str = f"`{target.name}`") -> Broken:
+            return Broken(rule, ("var", *target.id), name, target.module, line)
+
+        if self._program.is_not_served(home):
+            return None
+        if self._makers.is_scoped(target):
+            is_default = "#M" in value and target.steps[:1] == ("[]",)
+            return broken("ISO010", f"the default of `{target.name}`") if is_default else None
+        if write.how == "next":
+            return None
+        if APPS.search(made) and write.how in ("attr", "item", "call", "aug"):
+            is_method = write.how == "call" and not target.steps
+            return None if is_method else broken("ISO012", f"the application object `{target.name}`")
+        if write.how == "rebind" or (write.how == "attr" and not target.steps):
+            return broken("ISO005" if write.lazy else "ISO002")
+        if self._is_untouched(write, target, value, made):
+            return None
+        of = self._program.class_of(target)
+        if of is not None:
+            found = broken("ISO004")
+            if target.steps and target.steps[0].startswith("."):
+                return found._replace(key=("attr", *of, target.steps[0][1:]))
+            return found if target.steps else found._replace(key=("attr", *of, ""))
+        is_made_outside = value.startswith("C:") and not CONTAINERS.search(made)
+        if is_made_outside and target.steps and write.how in ("attr", "item"):
+            return broken("ISO016")
+        return broken("ISO006" if write.lazy and write.how in ("item", "call") else "ISO001")
+
+    def _is_untouched(self, write: Write, target: Target, value: str, made: str) -> bool:
+        """The write goes to something new, to something that is made for it, or changes nothing."""
+        if "()" in target.steps and self._program.class_of(target._replace(steps=())) is None:
+            return True  # what a client gives is new
+        if SAFE_MADE.search(made):
+            return True
+        of = self._program.class_of(target)
+        if of is not None and not target.steps and self._is_done_by_method(of, write):
+            return True
+        if is_container(value, made):
+            return False
+        if write.how == "aug":
+            return not target.steps  # what cannot be changed is replaced
+        return write.how == "call"
+
+    def _is_done_by_method(self, of: Id, write: Write) -> bool:
+        """A method of the program: what it changes is seen there."""
+        special = "__delitem__" if write.value == "del" else "__setitem__"
+        if write.how in ("call", "item"):
+            name = write.value if write.how == "call" else special
+            if self._program.classes.method(of, name) is not None:
+                return True
+        return write.how == "call" and not self._makers.is_container_class(of)
+
+    # -- an attribute of a class
+
+    def _of_class(self, function: Function, write: Write, target: Target) -> Broken | None:
+        classes = self._program.classes
+        if target.id not in classes or not target.steps[0].startswith(".") or "()" in target.steps:
+            return None
+        attribute, is_direct = target.steps[0][1:], len(target.steps) == 1
+        found = classes.attribute(target.id, attribute)
+        at, (value, line, _) = found if found else (target.id, ("?", classes[target.id].line, False))
+        made = self._makers.of(at[0], value)
+        if is_made_safe(made) or (write.how == "call" and is_direct and not is_container(value, made)):
+            return None
+        if attribute == "*" and self._is_never_given_anything(target.id, function):
+            return None
+        rule = "ISO005" if write.lazy and is_direct and write.how == "attr" else "ISO003"
+        return Broken(rule, ("class", *at, attribute), f"`{at[1]}.{attribute}`", at[0], line)
+
+    def _is_never_given_anything(self, id: Id, function: Function) -> bool:
+        """A constructor that keeps its arguments on the class, and never gets any here."""
+        if not function.name.endswith(".__init__"):
+            return False
+        counts = [call.given for _, _, call in self._constructions.of(id)]
+        return bool(counts) and not any(counts)
+
+    # -- variables and defaults of functions
+
+    def _of_cell(self, module: Module, function: Function, write: Write, target: Target) -> Broken | None:
+        outer, _, variable = target.name.rpartition(":")
+        facts = module.functions.get(outer)
+        if facts is None or variable in facts.params or not self._reach.is_made_once(module, facts):
+            return None
+        if function.outer == outer and (module.name, function.name) not in self._calls.mentioned:
+            return None  # nobody has it after the call
+        value = facts.locals.get(variable, "?")
+        made = self._makers.of(module.name, value)
+        if write.how == "next" or is_made_safe(made):
+            return None
+        if write.how == "call" and not is_container(value, made):
+            return None
+        key = ("cell", module.name, outer, variable)
+        if APPS.search(made) and write.how in ("attr", "item", "aug"):
+            return Broken("ISO012", key, f"the application object `{variable}`", module.name, facts.line)
+        return Broken("ISO009", key, f"`{variable}` of `{outer}`", module.name, facts.line)
+
+    def _of_default(self, module: Module, function: Function, write: Write, target: Target) -> Broken | None:
+        value = function.defaults.get(target.name, "?")
+        made = self._makers.of(module.name, value)
+        if not is_container(value, made) and self._program.made(module.name, value) is None:
+            return None
+        if write.how == "attr" and value == "M":
+            return None
+        key = ("default", module.name, function.name, target.name)
+        return Broken("ISO008", key, f"the default of `{target.name}`", module.name, function.line)
+
+
+def is_application(path: str) -> bool:
+    """Whether it goes through a request to the application that all requests have."""
+    steps = path.split(STEP)[1:]
+    return bool(steps) and steps[0] in APPLICATION
+
+
+def _is_patched(write: Write, target: Target) -> bool:
+    """Whether it is a function that others have too, and not one that was just made here."""
+    return "()" not in target.steps and not write.path.startswith("d:")
+
+
+def _is_setter(function: Function) -> bool:
+    return any(path.endswith((".setter", ".deleter")) for path in function.decorators)

@@ -1,0 +1,33 @@
+"""What a path leads to."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+Id = tuple[str, str]  # a module's name and that of something in it
+
+
+class Target(NamedTuple):
+    """``kind`` is ``module``, ``var`` (a name of a module), ``class``, ``func``, ``inst`` (a new instance
+    of a class), ``self`` (of the class it is in), ``param``, ``cell`` (a variable of an enclosing function),
+    ``cached`` (what a cached function gives), ``patched`` (a module's name that is not a variable of it),
+    or ``ext`` (not of this program).
+    """
+
+    kind: str
+    module: str
+    name: str
+    steps: tuple[str, ...] = ()
+    of: Target | None = None  # the object a method belongs to
+
+    @property
+    def id(self) -> Id:
+        return self.module, self.name
+
+
+NOWHERE = Target("ext", "", "")
+
+
+def plain(steps: tuple[str, ...]) -> tuple[str, ...]:
+    """Without the copies on the way: what is in a copy is what is in the original."""
+    return tuple(step for n, step in enumerate(steps) if step != "~" or n == len(steps) - 1)

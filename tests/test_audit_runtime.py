@@ -136,6 +136,13 @@ def in_threads(number: int, job: Callable[[int], object]) -> None:
 
 # --- What is found -------------------------------------------------------------------------------------
 
+BINDS = """
+@app.get("/")
+def home():
+    global current
+    current = request.args["name"]
+    return "ok"
+"""
 LEAKS = {
     "a history": (
         """
@@ -159,28 +166,8 @@ def home():
 """,
         [("LAST", "changed")],
     ),
-    "a global": (
-        """
-current = None
-
-@app.get("/")
-def home():
-    global current
-    current = request.args["name"]
-    return "ok"
-""",
-        [("current", "rebound")],
-    ),
-    "a global that was not there": (
-        """
-@app.get("/")
-def home():
-    global current
-    current = request.args["name"]
-    return "ok"
-""",
-        [("current", "new")],
-    ),
+    "a global": ("current = None\n" + BINDS, [("current", "rebound")]),
+    "a global that was not there": (BINDS, [("current", "new")]),
     "a global that is taken away": (
         """
 current = "x"
@@ -905,15 +892,64 @@ def late():
     assert [caller.path for caller in leaky.found[0].requests] == ["/late"]
 
 
-def test_a_listener_that_raises_changes_nothing(imported: Imports, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_listener_that_raises_changes_nothing_and_is_told_the_rest(
+    imported: Imports, caplog: pytest.LogCaptureFixture
+) -> None:
+    told: list[str] = []
+
     def report(change: Change) -> None:
+        told.append(change.where.rpartition(".")[2])
         raise OSError("the log is full")
 
-    module = imported(HEAD + TAIL)
+    module = imported(
+        HEAD
+        + """
+ONE, TWO = [], []
+
+@app.get("/both")
+def both():
+    ONE.append(1)
+    TWO.append(2)
+    return "ok"
+"""
+    )
     module.app.wsgi_app = LeakMiddleware(module.app.wsgi_app, (module.__name__,), report)
-    answer = module.app.test_client().get("/openly", buffered=True)
+    answer = module.app.test_client().get("/both", buffered=True)
     assert (answer.status_code, answer.text) == (200, "ok")
+    assert sorted(told) == ["ONE", "TWO"]
+    assert caplog.text.count("a change could not be reported") == 2
+
+
+def test_a_detector_that_fails_changes_nothing(
+    site: Callable[..., Site], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    watched = site("")
+
+    def fail(*args: object) -> object:
+        raise MemoryError
+
+    monkeypatch.setattr("agentapp.audit.runtime.watch.Watch.snapshot", fail)
+    assert watched.get("/openly") == "ok"
     assert "the leak detector failed" in caplog.text
+
+
+def test_a_mark_in_a_cache_is_found_whatever_else_was_asked(site: Callable[..., Site]) -> None:
+    leaky = site(
+        """
+@functools.cache
+def greeting(name):
+    return [f"hello {name}"]
+
+greeting("__wrapped__")
+
+@app.get("/")
+def home():
+    return greeting(request.args["agentapp_canary"])[0]
+""",
+        mode="canary",
+    )
+    assert leaky.get("/").startswith("hello")
+    assert {kind for _, kind in leaky.places()} == {"canary"}
 
 
 @pytest.mark.parametrize("mode", ["changes", "canary"])

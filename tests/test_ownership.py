@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
 
@@ -63,20 +65,38 @@ def turn_in(settings: Settings, chat: str) -> str:
     return str(found)
 
 
+@contextmanager
+def nothing_written(settings: Settings) -> Iterator[None]:
+    before = dump(settings)
+    yield
+    assert dump(settings) == before
+
+
 @in_every_form
 def test_somebody_elses_chat_answers_like_an_absent_one(
     app: Flask, settings: Settings, ann: Person, bob: Person, eve: Person, chat: str, headers: dict[str, str]
 ) -> None:
-    turn = turn_in(settings, chat)
-    before, absent = dump(settings), new_id()
-    for intruder in (bob, eve):
-        for rule, method in about_chats(app):
-            theirs = ask(app, intruder, rule, method, chat, headers, turn_id=turn)
-            nobodys = ask(app, intruder, rule, method, absent, headers, turn_id=turn)
-            assert theirs.status_code == 404, f"{intruder.name}: {method} {rule.rule}"
-            assert likeness(theirs, chat) == likeness(nobodys, absent), f"{method} {rule.rule}"
-            assert SECRET not in theirs.text
-    assert dump(settings) == before
+    turn, absent = turn_in(settings, chat), new_id()
+    with nothing_written(settings):
+        for intruder in (bob, eve):
+            for rule, method in about_chats(app):
+                theirs, nobodys = (
+                    ask(app, intruder, rule, method, each, headers, turn_id=turn) for each in (chat, absent)
+                )
+                assert_absent(theirs, chat, nobodys, absent, f"{intruder.name}: {method} {rule.rule}")
+
+
+def assert_absent(theirs: TestResponse, it: str, nobodys: TestResponse, absent: str, request: str) -> None:
+    assert theirs.status_code == 404, request
+    assert likeness(theirs, it) == likeness(nobodys, absent), request
+    assert SECRET not in theirs.text, request
+
+
+def in_a_chat_of_ones_own(*people: Person) -> Iterator[tuple[Person, str]]:
+    for who in people:
+        mine = who.new_chat()
+        who.ask(mine, "hello")
+        yield who, mine
 
 
 @in_every_form
@@ -85,18 +105,14 @@ def test_a_turn_of_another_chat_answers_like_an_absent_one(
 ) -> None:
     """In a chat that is one's own, and whether the other chat is somebody else's or one's own too."""
     turn, absent = turn_in(settings, chat), new_id()
-    for who in (ann, bob, eve):
-        mine = who.new_chat()
-        who.ask(mine, "hello")
-        before = dump(settings)
-        for rule, method in about_chats(app):
-            if "turn_id" in rule.arguments:
-                theirs = ask(app, who, rule, method, mine, headers, turn_id=turn)
-                nobodys = ask(app, who, rule, method, mine, headers, turn_id=absent)
-                assert theirs.status_code == 404, f"{who.name}: {method} {rule.rule}"
-                assert likeness(theirs, turn) == likeness(nobodys, absent), f"{method} {rule.rule}"
-                assert SECRET not in theirs.text
-        assert dump(settings) == before
+    about_turns = [(rule, method) for rule, method in about_chats(app) if "turn_id" in rule.arguments]
+    for who, mine in in_a_chat_of_ones_own(ann, bob, eve):
+        with nothing_written(settings):
+            for rule, method in about_turns:
+                theirs, nobodys = (
+                    ask(app, who, rule, method, mine, headers, turn_id=each) for each in (turn, absent)
+                )
+                assert_absent(theirs, turn, nobodys, absent, f"{who.name}: {method} {rule.rule}")
 
 
 @in_every_form
@@ -105,16 +121,13 @@ def test_nothing_can_be_said_after_or_instead_of_a_turn_of_another_chat(
     settings: Settings, ann: Person, bob: Person, eve: Person, chat: str, name: str, headers: dict[str, str]
 ) -> None:
     turn, absent = turn_in(settings, chat), new_id()
-    for who in (ann, bob, eve):
-        mine = who.new_chat()
-        who.ask(mine, "hello")
-        before = dump(settings)
-        for message, status in (("and now?", 404), ("", 422)):
-            theirs, nobodys = (who.send(mine, message, headers, **{name: each}) for each in (turn, absent))
-            assert theirs.status_code == status
-            assert likeness_without_key(theirs, turn) == likeness_without_key(nobodys, absent)
-            assert f"remember the {SECRET}" not in theirs.text
-        assert dump(settings) == before
+    for who, mine in in_a_chat_of_ones_own(ann, bob, eve):
+        with nothing_written(settings):
+            for message, status in (("and now?", 404), ("", 422)):
+                theirs, nobodys = (
+                    who.send(mine, message, headers, **{name: each}) for each in (turn, absent)
+                )
+                assert_alike(theirs, turn, nobodys, absent, status)
 
 
 @pytest.mark.parametrize("name", ["version", "edit"])
@@ -128,9 +141,14 @@ def test_a_page_cannot_be_asked_for_a_turn_of_another_chat(
         assert who.get(f"/chat/{mine}?{name}={own}").status_code == 200
         for more, status in (("", 404), (f"&version={own}", 404 if name == "version" else 200)):
             theirs, nobodys = (who.get(f"/chat/{mine}?{name}={each}{more}") for each in (turn, absent))
-            assert theirs.status_code == status
-            assert likeness_without_key(theirs, turn) == likeness_without_key(nobodys, absent)
-            assert f"remember the {SECRET}" not in theirs.text
+            assert_alike(theirs, turn, nobodys, absent, status)
+
+
+def assert_alike(theirs: TestResponse, turn: str, nobodys: TestResponse, absent: str, status: int) -> None:
+    """Where a page of one's own is shown: Ann's lists her chats, and one has the secret in its title."""
+    assert theirs.status_code == status
+    assert likeness_without_key(theirs, turn) == likeness_without_key(nobodys, absent)
+    assert f"remember the {SECRET}" not in theirs.text
 
 
 def likeness_without_key(answer: TestResponse, *ids: str) -> tuple[int, list[tuple[str, str]], str]:

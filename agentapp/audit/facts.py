@@ -11,8 +11,8 @@ and the steps ``.NAME`` (an attribute), ``[]`` (anything that is in it), ``()`` 
 ``~`` (a copy of it, whose contents are the same objects).
 
 A *value* says what a name was bound to: ``M`` a mutable display or comprehension, ``N`` None, ``K`` another
-constant, ``C:PATH`` the result of a call (``C:PATH#M`` if a default that is mutable was passed), ``P:PATH``
-another object, ``T`` a tuple of such, ``?`` anything else.
+constant, ``C:PATH`` the result of a call (``C:PATH#VALUE`` if a default that is mutable was passed, or a
+factory that gives this value), ``P:PATH`` another object, ``T`` a tuple of such, ``?`` anything else.
 """
 
 from __future__ import annotations
@@ -70,6 +70,7 @@ class Function:
     mentions: tuple[str, ...] = ()  # paths of functions that are passed on or kept
     locals: dict[str, str] = field(default_factory=dict)  # values, of a function that has others inside
     yields: bool = False
+    yielded_under: tuple[str, ...] = ()  # the locks that are held meanwhile
 
 
 @dataclass(slots=True)

@@ -34,6 +34,7 @@ MUTATORS = frozenset(
         "__delitem__",
     ]
 )
+ANYBODYS = frozenset({"add", "update", "remove", "clear", "insert"})  # mutators that other objects have too
 CONTAINERS = re.compile(
     r"(^|\.)(list|dict|set|bytearray|defaultdict|OrderedDict|Counter|deque|ChainMap|UserDict|UserList|SimpleNamespace"
     r"|Weak(Key|Value)Dictionary|WeakSet|SortedDict|SortedList|LRUCache|TTLCache|LFUCache|Namespace|Munch|Box|array|StringIO|BytesIO)$"

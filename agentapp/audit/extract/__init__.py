@@ -33,7 +33,17 @@ from agentapp.audit.extract.names import names_in
 from agentapp.audit.extract.scope import Expressions, Reading, Scope, Statements
 from agentapp.audit.facts import MODULE, Function, Module
 
-_READ_FOR = (b"ock", b"emaphore", b"ondition", b"utex", b"cache")  # only for these it matters who reads
+# Only for locks, caches, and what tells who is calling does it matter who reads.
+_READ_FOR = (
+    b"ock",
+    b"emaphore",
+    b"ondition",
+    b"utex",
+    b"cache",
+    b"current_user",
+    b"flask",
+    b"threading.local",
+)
 
 
 def extract(source: bytes, name: str, path: str, *, is_package: bool = False) -> Module:
@@ -72,7 +82,6 @@ _STATEMENTS: Final[Statements] = MappingProxyType(
         ast.TryStar: branches.try_,
         ast.With: locks.with_,
         ast.AsyncWith: locks.with_,
-        ast.Expr: locks.expression,
         ast.Return: passing.return_,
         ast.Import: imports.import_,
         ast.ImportFrom: imports.import_from,

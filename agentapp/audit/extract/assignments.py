@@ -86,7 +86,7 @@ def bind(
     """``node`` is the right side, if it is known: a tuple there is taken apart with the target."""
     match target:
         case ast.Name(id=name):
-            _bind_name(scope, name, paths, value, target.lineno, annotated)
+            bind_name(scope, name, paths, value, target.lineno, annotated)
         case ast.Attribute(value=base, attr=attr):
             _keep(scope, paths)
             scope.write(stepped(chain(scope, base), f".{attr}"), "attr", target.lineno, value)
@@ -99,8 +99,8 @@ def bind(
             bind(scope, inner, FRESH, "M")
 
 
-def _bind_name(
-    scope: Scope, name: str, paths: Paths, value: str, line: int, annotated: ast.expr | None
+def bind_name(
+    scope: Scope, name: str, paths: Paths, value: str, line: int, annotated: ast.expr | None = None
 ) -> None:
     if scope.class_ is not None:
         is_shared = annotated is not None and "ClassVar" in ast.dump(annotated)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import ast
 
-from agentapp.audit.extract.assignments import bind_elements
+from agentapp.audit.extract.assignments import bind_elements, bind_name
 from agentapp.audit.extract.chains import chain
-from agentapp.audit.extract.paths import FRESH, Paths, merged, stepped
+from agentapp.audit.extract.names import captured
+from agentapp.audit.extract.paths import FRESH, Paths, elements, merged, stepped
 from agentapp.audit.extract.scope import Scope
 from agentapp.audit.facts import MAIN, Function
 from agentapp.audit.known import is_lockish
@@ -40,7 +41,12 @@ def while_(scope: Scope, node: ast.While) -> None:
 
 
 def match_(scope: Scope, node: ast.Match) -> None:
-    scope.eval(node.subject)
+    parts = elements(scope.eval(node.subject))
+    for case in node.cases:
+        for name in captured(case.pattern):
+            bind_name(scope, name, parts, "?", case.pattern.lineno)
+        if case.guard is not None:
+            scope.eval(case.guard)
     _branches(scope, *(case.body for case in node.cases))
 
 
@@ -56,16 +62,21 @@ def try_(scope: Scope, node: ast.Try) -> None:
 
 
 def _branches(scope: Scope, *bodies: list[ast.stmt]) -> None:
-    """Whichever of them ran: afterwards a variable may be what any of them made of it."""
+    """Whichever of them ran: afterwards a variable may be what any of them made of it.
+
+    A lock is held if all of them left it so.
+    """
     before, held = scope.env, list(scope.locks)
     after: list[dict[str, Paths]] = []
+    locks: list[list[str]] = []
     for body in bodies:
         scope.env = dict(before)
         scope.locks[:] = held
         scope.each(body)
         if not _leaves(body):
             after.append(scope.env)
-    scope.locks[:] = held
+            locks.append(list(scope.locks))
+    scope.locks[:] = [path for path in held if all(path in each for each in locks)]
     scope.env = merged(after) if after else before
 
 

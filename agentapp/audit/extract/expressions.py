@@ -85,9 +85,9 @@ def comprehension(scope: Scope, node: ast.ListComp | ast.SetComp | ast.DictComp 
         _generate(scope, generator)
     if isinstance(node, ast.DictComp):
         scope.eval(node.key)
-        found = scope.eval(node.value)
+        found = mentioned(scope, node.value)
     else:
-        found = scope.eval(node.elt)
+        found = mentioned(scope, node.elt)
     scope.env = before
     return found if isinstance(node, ast.GeneratorExp) else FRESH
 

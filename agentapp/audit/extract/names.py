@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -43,6 +43,15 @@ def targets(node: ast.expr, found: set[str]) -> None:
         targets(node.value, found)
 
 
+def captured(pattern: ast.pattern) -> Iterator[str]:
+    """The names that are bound if something matches this."""
+    for part in ast.walk(pattern):
+        if isinstance(part, ast.MatchAs | ast.MatchStar) and part.name:
+            yield part.name
+        elif isinstance(part, ast.MatchMapping) and part.rest:
+            yield part.rest
+
+
 def _assigned(node: ast.Assign, names: Names) -> None:
     for target in node.targets:
         targets(target, names.bound)
@@ -72,9 +81,7 @@ def _caught(node: ast.ExceptHandler, names: Names) -> None:
 
 
 def _matched(node: ast.match_case, names: Names) -> None:
-    for part in ast.walk(node.pattern):
-        if isinstance(part, ast.MatchAs | ast.MatchStar) and part.name:
-            names.bound.add(part.name)
+    names.bound.update(captured(node.pattern))
 
 
 _BINDING: Mapping[type[ast.AST], Callable[[Any, Names], None]] = MappingProxyType(

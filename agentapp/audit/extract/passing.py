@@ -33,8 +33,9 @@ def return_(scope: Scope, node: ast.Return) -> None:
 
 
 def yield_(scope: Scope, node: ast.Yield | ast.YieldFrom) -> Paths:
-    """What comes back from a caller is nothing that is known."""
+    """Whoever asks for the next, or enters it as a context, gets that. What comes back is not known."""
     scope.function.yields = True
+    scope.function.yielded_under = tuple(scope.locks)
     if node.value is not None:
-        mentioned(scope, node.value)
+        scope.returns.update(mentioned(scope, node.value))
     return FRESH

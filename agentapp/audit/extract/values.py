@@ -9,6 +9,7 @@ from agentapp.audit.extract.scope import Scope
 from agentapp.audit.facts import rank
 
 _DISPLAYS = (ast.List, ast.Dict, ast.Set, ast.ListComp, ast.DictComp, ast.SetComp)
+_FACTORIES = frozenset({"default_factory", "factory"})
 _MAKERS = frozenset({"list", "dict", "set", "bytearray"})
 
 
@@ -27,6 +28,8 @@ def value_of(scope: Scope, node: ast.expr) -> str:
             return _made(scope, node)
         case ast.Name() | ast.Attribute() | ast.Subscript():
             paths = quiet(scope, node)
+            if paths and paths[0].endswith("|()"):  # a variable for something that was just made
+                return f"C:{paths[0].removesuffix('|()')}"
             return f"P:{paths[0]}" if paths else "?"
         case ast.IfExp(body=one, orelse=other):
             return max(value_of(scope, one), value_of(scope, other), key=rank)
@@ -43,8 +46,19 @@ def _made(scope: Scope, node: ast.Call) -> str:
     paths = quiet(scope, node.func)
     if not paths:
         return "M" if isinstance(node.func, ast.Name) and node.func.id in _MAKERS else "?"
-    mutable = any(each.arg == "default" and value_of(scope, each.value) == "M" for each in node.keywords)
-    return f"C:{paths[0]}#M" if mutable else f"C:{paths[0]}"
+    for keyword in node.keywords:
+        if keyword.arg == "default" and value_of(scope, keyword.value) == "M":
+            return f"C:{paths[0]}#M"
+        if keyword.arg in _FACTORIES:
+            return f"C:{paths[0]}#{_given_by(scope, keyword.value)}"
+    return f"C:{paths[0]}"
+
+
+def _given_by(scope: Scope, factory: ast.expr) -> str:
+    """The value that calling it gives."""
+    if isinstance(factory, ast.Lambda):
+        return value_of(scope, factory.body)
+    return _made(scope, ast.Call(factory, [], []))
 
 
 def defaults_of(scope: Scope, args: ast.arguments) -> dict[str, str]:

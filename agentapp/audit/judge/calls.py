@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterator
 from functools import cached_property
 
 from agentapp.audit.facts import MAIN, MODULE, STEP
@@ -30,14 +31,24 @@ class Calls:
                     found[callee].append((me, call.locks))
             where = (module.name, function.outer or MODULE)
             for path in function.decorators:
-                for callee in self.called(module.name, path.removesuffix("|()"), function.owner):
+                for callee in self._applied(module.name, path, function.owner):
                     found[callee].append((where, ()))
         for module in self._program.modules.values():
             for class_ in module.classes.values():
                 for path in class_.decorators:
-                    for callee in self.called(module.name, path.removesuffix("|()"), ""):
+                    for callee in self._applied(module.name, path, ""):
                         found[callee].append(((module.name, class_.outer or MODULE), ()))
         return found
+
+    def _applied(self, module: str, decorator: str, owner: str) -> Iterator[Id]:
+        """What runs when a decorator is put on something: of a class with arguments, its ``__call__`` too."""
+        path = decorator.removesuffix("|()")
+        yield from self.called(module, path, owner)
+        target = self._program.resolve(module, path, owner)
+        if path != decorator and target.kind == "class" and not target.steps:
+            call = self._program.classes.method(target.id, "__call__")
+            if call is not None:
+                yield call
 
     def callers_of(self, id: Id) -> list[Id]:
         return [caller for caller, _ in self.callers.get(id, ())]

@@ -10,6 +10,7 @@ from agentapp.audit.facts import STEP, Class, Module, rank
 from agentapp.audit.judge.targets import Id, Target
 
 MOST_BASES = 20
+FIELDS = frozenset({"field", "Field", "attrib", "ib", "PrivateAttr", "Factory"})
 
 
 class Classes:
@@ -83,9 +84,11 @@ class Classes:
 
     @cached_property
     def own_values(self) -> dict[Id, dict[str, str]]:
-        """Of every class, what its own methods bind to attributes of ``self``: the most telling value."""
+        """Of every class, what it gives to attributes of ``self``: the most telling value."""
         found: dict[Id, dict[str, str]] = defaultdict(dict)
         for module in self._modules.values():
+            for class_ in module.classes.values():
+                found[module.name, class_.name] |= _declared(class_)
             for function in module.functions.values():
                 if not function.owner:
                     continue
@@ -96,3 +99,16 @@ class Classes:
                         if rank(write.value) > rank(mine.get(name, "-")):
                             mine[name] = write.value
         return found
+
+
+def _declared(class_: Class) -> dict[str, str]:
+    """``items: list = field(default_factory=list)``, and ``items: list = []`` where defaults are copied."""
+    found = {}
+    for name, (value, _, annotated) in class_.attributes.items():
+        if value == "M" and annotated:
+            found[name] = "M"
+        elif value.startswith("C:") and "#" in value:
+            maker, _, given = value.partition("#")
+            if maker.rpartition("|")[2].rpartition(":")[2].lstrip(".") in FIELDS:
+                found[name] = given
+    return found

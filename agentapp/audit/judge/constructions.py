@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from functools import cached_property
 
-from agentapp.audit.facts import Call, Function, Module
+from agentapp.audit.facts import MODULE, Call, Function, Module
 from agentapp.audit.judge.params import parameter
 from agentapp.audit.judge.program import Program
 from agentapp.audit.judge.targets import Id
@@ -30,8 +30,13 @@ class Constructions:
         return found
 
     def kept(self, id: Id, attribute: str) -> Iterator[tuple[Module, Function, str]]:
-        """What an attribute is given when an object is made: who makes it, and the argument's path there."""
+        """What an attribute is given when an object is made: who gives it, and the path there."""
         classes = self._program.classes
+        for at in classes.bases(id):
+            value = classes.own_values.get(at, {}).get(attribute, "?")
+            if value.startswith("P:g:"):
+                module = self._program.modules[at[0]]
+                yield module, module.functions[MODULE], value[2:]
         for made in (id, *classes.subclasses.get(id, ())):
             init = classes.method(made, "__init__")
             value = classes.instance_values(made).get(attribute, "?")

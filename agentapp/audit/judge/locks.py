@@ -26,7 +26,25 @@ class Locks:
         return self._held_by(module, function) | self.named(module, function, paths)
 
     def named(self, module: Module, function: Function, paths: tuple[str, ...]) -> frozenset[str]:
-        return frozenset(name for path in paths if (name := self._name(module, function, path)) is not None)
+        found: set[str] = set()
+        for path in paths:
+            helper = self._helper(module, function, path)
+            if helper is not None:
+                found |= self.named(*helper, helper[1].yielded_under)
+            elif (name := self._name(module, function, path)) is not None:
+                found.add(name)
+        return frozenset(found)
+
+    def _helper(self, module: Module, function: Function, path: str) -> tuple[Module, Function] | None:
+        """A function that takes locks for as long as it is entered as a context."""
+        if not path.endswith("|()"):
+            return None
+        owner = self._program.owner_of(module, function)
+        target = self._program.resolve(module.name, path.removesuffix("|()"), owner)
+        if target.kind != "func" or target.steps:
+            return None
+        facts = self._program.function(target.id)
+        return (self._program.modules[target.module], facts) if facts.yielded_under else None
 
     # -- held by whom
 

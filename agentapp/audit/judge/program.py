@@ -12,6 +12,7 @@ from agentapp.audit.known import CACHES, NOT_SERVED
 
 DEEPEST = 12
 MOST_ALIASES = 60
+ENTERED = (".__enter__", "()")
 
 
 class Program:
@@ -155,6 +156,8 @@ class Program:
                         return NOWHERE
                     target = self._in_module(target.module, step)
                 case "func" if step == "()" and not target.steps:
+                    if rest[:2] == ENTERED and self._is_decorated(target.id, "contextmanager"):
+                        rest = rest[2:]
                     target = self._result(target, target.of)
                 case "class" if step == "()" and not target.steps:
                     target = Target("inst", *target.id)
@@ -218,9 +221,11 @@ class Program:
                 found = self.resolve(target.module, path)
             elif path[0] in "cs" and function.owner:
                 found = self._resolve(target.module, path, function.owner)
+            elif path[0] == "p" and function.defaults.get(path[2:]) == "M":
+                found = Target("default", target.module, f"{function.name}:{path[2:]}")
             else:
                 continue
-            if found.kind in ("var", "class", "cached", "self", "inst"):
+            if found.kind in ("var", "class", "cached", "self", "inst", "default"):
                 return found
         return found if found.kind != "self" else NOWHERE
 

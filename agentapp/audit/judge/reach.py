@@ -64,7 +64,7 @@ class Reach:
         if function.owner and last in self._calls.loose and not _is_special(last):
             return True
         if not callers:
-            return not _registers(function) and not (SET_UP.search(last) and not function.is_async)
+            return not _registers(function) and not _sets_up(function, last)
         others = [caller for caller in callers if caller not in at_import and caller != id]
         if not others:
             return not at_import
@@ -158,6 +158,11 @@ def last_name(function: Function) -> str:
 
 def _is_special(name: str) -> bool:
     return name.startswith("__") and name.endswith("__")
+
+
+def _sets_up(function: Function, last: str) -> bool:
+    """By its name; but what is given a request is a view, whatever its name."""
+    return bool(SET_UP.search(last)) and not function.is_async and "request" not in function.params
 
 
 def _registers(function: Function) -> bool:

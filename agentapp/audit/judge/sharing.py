@@ -77,6 +77,8 @@ class Sharing:
                 kept = module.name, function.owner
             if kept is not None and self._outlives(module, function, write):
                 yield kept, f"`{spoken(write.path)}` ({module.path}:{write.line})"
+        if not function.outer:
+            yield from self._kept_by_decorators(module, function)
         if program.is_cached(module.name, function):
             for path in function.returns:
                 target = program.resolve(module.name, path, function.owner)
@@ -87,6 +89,13 @@ class Sharing:
                 made = program.made(module.name, value)
                 if made is not None and _is_captured(module, function, name):
                     yield made, f"`{name}` of `{function.name}` ({where})"
+
+    def _kept_by_decorators(self, module: Module, function: Function) -> Iterator[Kept]:
+        """An object of a class that is used as a decorator stands for the function, for ever."""
+        for path in function.decorators:
+            target = self._program.resolve(module.name, path)
+            if target.kind in ("class", "inst") and not target.steps:
+                yield target.id, f"the decorator of `{function.name}` ({module.path}:{function.line})"
 
     def _outlives(self, module: Module, function: Function, write: Write) -> bool:
         """Whether what is written to is there after the request."""
@@ -119,7 +128,10 @@ class Sharing:
                 "ingleton" in path for path in (*class_.decorators, *class_.keywords.values(), *class_.bases)
             )
             or self._is_kept_by_metaclass(module, class_)
-            or _keeps_its_instance(module, class_)
+            or any(
+                _keeps_its_instance(self._program.modules[at[0]], self._program.classes[at])
+                for at in self._program.classes.bases((module.name, class_.name))
+            )
         )
 
     def _is_served_by_one(self, id: Id) -> bool:

@@ -12,7 +12,7 @@ from agentapp.audit.judge.program import Program
 from agentapp.audit.judge.reach import Reach, last_name
 from agentapp.audit.judge.state import Broken
 from agentapp.audit.judge.targets import NOWHERE, Id, Target
-from agentapp.audit.known import APPLICATION, APPS, CONTAINERS, SAFE_MADE
+from agentapp.audit.known import ANYBODYS, APPLICATION, APPS, CONTAINERS, SAFE_MADE
 
 
 class States:
@@ -28,7 +28,7 @@ class States:
         base, _, last = write.path.rpartition(STEP)
         if write.how == "attr" and base:
             target = self._program.resolve(module.name, base, owner)
-            if self._is_set_by_method(target, last[1:]):
+            if target.steps[-1:] == ("~",) or self._is_set_by_method(target, last[1:]):
                 return NOWHERE
             if target.kind in ("class", "func", "self") and not target.steps:
                 return target._replace(steps=(last,))
@@ -79,6 +79,8 @@ class States:
                 return Broken("ISO013", ("function", *target.id), f"`{target.name}`", target.module, line)
             case "param":
                 return self._of_default(module, function, write, target)
+            case "default":
+                return self._of_given_back(function, write, target)
             case "ext":
                 return of_outside(module, write, target.name)
         return None
@@ -142,6 +144,11 @@ class States:
         of = self._program.class_of(target)
         if of is not None and not target.steps and self._is_done_by_method(of, write):
             return True
+        if of is not None and target.steps and target.steps[0].startswith("."):
+            value = self._program.classes.instance_values(of).get(target.steps[0][1:], "?")
+            made = self._makers.of(of[0], value)
+            if "[]" in target.steps and write.value in ANYBODYS:
+                return True  # what is kept there may be an object with a method of that name
         if is_container(value, made):
             return False
         if write.how == "aug":
@@ -210,6 +217,17 @@ class States:
             return None
         key = ("default", module.name, function.name, target.name)
         return Broken("ISO008", key, f"the default of `{target.name}`", module.name, function.line)
+
+    def _of_given_back(self, function: Function, write: Write, target: Target) -> Broken | None:
+        """A function gives its default back, to a caller who gave nothing for it."""
+        name, _, param = target.name.rpartition(":")
+        facts = self._program.function((target.module, name))
+        own = facts.params[1:] if facts.owner else facts.params
+        for call in function.calls:
+            if write.path.startswith(f"{call.path}|()") and call.given <= own.index(param):
+                key = ("default", target.module, name, param)
+                return Broken("ISO008", key, f"the default of `{param}`", target.module, facts.line)
+        return None
 
 
 def is_application(path: str) -> bool:

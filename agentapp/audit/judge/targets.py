@@ -10,8 +10,8 @@ Id = tuple[str, str]  # a module's name and that of something in it
 class Target(NamedTuple):
     """``kind`` is ``module``, ``var`` (a name of a module), ``class``, ``func``, ``inst`` (a new instance
     of a class), ``self`` (of the class it is in), ``param``, ``cell`` (a variable of an enclosing function),
-    ``cached`` (what a cached function gives), ``patched`` (a module's name that is not a variable of it),
-    or ``ext`` (not of this program).
+    ``cached`` (what a cached function gives), ``default`` (of a parameter, given back), ``patched`` (a
+    module's name that is not a variable of it), or ``ext`` (not of this program).
     """
 
     kind: str

@@ -5,7 +5,9 @@ tests a mark to send, and the pytest plugin `agentapp.audit.runtime.pytest_plugi
 costs is in ``docs/auditor-runtime.md``.
 """
 
-from agentapp.audit.runtime.middleware import HEADER, LeakMiddleware, canary
-from agentapp.audit.runtime.watch import Caller, Change, Snapshot, Watch
+from agentapp.audit.runtime.changes import Caller, Change
+from agentapp.audit.runtime.marks import HEADER, canary
+from agentapp.audit.runtime.middleware import LeakMiddleware
+from agentapp.audit.runtime.watch import Snapshot, Watch
 
 __all__ = ["HEADER", "Caller", "Change", "LeakMiddleware", "Snapshot", "Watch", "canary"]

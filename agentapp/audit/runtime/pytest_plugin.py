@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterable, Iterator
 
 import pytest
 
-from agentapp.audit.runtime.watch import Change, Snapshot, Watch
+from agentapp.audit.runtime.changes import Change
+from agentapp.audit.runtime.watch import Snapshot, Watch
 
 
 class Guard:

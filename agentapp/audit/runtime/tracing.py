@@ -14,8 +14,10 @@ import sys
 from types import BuiltinFunctionType, CodeType, FrameType, ModuleType
 from typing import Any
 
-from agentapp.audit.runtime import objects
-from agentapp.audit.runtime.watch import Snapshot, Watch, changed, differences
+from agentapp.audit.runtime.nodes import changed, differences
+from agentapp.audit.runtime.objects import ATOMS
+from agentapp.audit.runtime.watch import Snapshot, Watch
+from agentapp.audit.runtime.wording import Wording
 
 _STORES = frozenset(
     {
@@ -47,7 +49,7 @@ class Tracer:
         self._watch, self._nodes = watch, snapshot.nodes
         self._held = [node.held for node in snapshot.nodes]
         self._index = {id(node): at for at, node in enumerate(snapshot.nodes)}
-        self._wording = objects.Wording()
+        self._wording = Wording()
         self._owned: dict[str, bool] = {}
         self._found: dict[tuple[int, str], list[str]] = {}
         self._before: Any = None
@@ -109,7 +111,7 @@ def _is_pure(function: Any) -> bool:
     owner = function.__self__
     if type(owner) is ModuleType:
         return function.__name__ in _PURE
-    return id(type(owner)) in objects.ATOMS and owner is not None
+    return id(type(owner)) in ATOMS and owner is not None
 
 
 def _named(frame: FrameType, called: bool) -> str:

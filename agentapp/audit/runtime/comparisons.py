@@ -1,0 +1,75 @@
+"""The mode ``changes``: shared objects are compared whenever a request begins or ends."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+
+from agentapp.audit.runtime.changes import Change
+from agentapp.audit.runtime.tracing import Tracer
+from agentapp.audit.runtime.visits import Visit
+from agentapp.audit.runtime.watch import Snapshot, Watch
+
+
+class Comparisons:
+    """The books of requests that are under way. The lock is held for them alone, never while the app works.
+
+    ``warn`` hears of every snapshot whether it is complete.
+    """
+
+    def __init__(self, watch: Watch, warn: Callable[[bool], None], *, trace: bool, warmup: int) -> None:
+        self._watch, self._warn, self._trace, self._warmup = watch, warn, trace, warmup
+        # Re-entrant: the collector may close a forgotten response in the middle of a comparison.
+        self._lock = threading.RLock()
+        self._visits: dict[int, Visit] = {}
+        self._snapshot: Snapshot | None = None
+
+    def begin(self, visit: Visit) -> list[Change]:
+        with self._lock:
+            changes = self._compared()
+            self._visits[id(visit)] = visit
+            self._snapshot = self._watch.snapshot()
+            self._warn(self._snapshot.complete)
+            if self._trace:
+                visit.tracer = Tracer(self._watch, self._snapshot)
+            return changes
+
+    def resume(self, visit: Visit) -> list[Change]:
+        """Its response was read to the end, others came and it was forgotten; now it is closed after all."""
+        with self._lock:
+            return self.begin(visit) if id(visit) not in self._visits else []
+
+    def end(self, visit: Visit) -> list[Change]:
+        visit.over = True
+        with self._lock:
+            self._visits.setdefault(id(visit), visit)
+            changes = self._compared()
+            self._visits.pop(id(visit), None)
+            self._snapshot = self._watch.snapshot() if self._visits else None
+            return changes
+
+    def settle(self) -> list[Change]:
+        with self._lock:
+            changes = self._compared()
+            self._snapshot = self._watch.snapshot() if self._visits else None
+            return changes
+
+    def _compared(self) -> list[Change]:
+        """What changed since the last time; those that are over are named once more, and forgotten."""
+        if self._snapshot is None:
+            return []
+        visits = list(self._visits.values())
+        callers = tuple(visit.caller() for visit in visits)
+        threads = ", ".join(dict.fromkeys(caller.thread for caller in callers))
+        found = []
+        for object_id, label, change in self._watch.changes(self._snapshot):
+            by = [each for v in visits if v.tracer for each in v.tracer.suspects(object_id, label)]
+            found.append(replace(change, requests=callers, thread=threads, by=tuple(dict.fromkeys(by))))
+        over = [visit for visit in visits if visit.over or visit.is_read]
+        for visit in over:
+            self._visits.pop(id(visit), None)
+        if self._warmup > 0:
+            self._warmup -= len(over)
+            return []
+        return found

@@ -1,0 +1,99 @@
+"""Which look is for which type, and what is left alone."""
+
+from __future__ import annotations
+
+import contextvars
+import functools
+import threading
+import types
+import weakref
+from collections import UserList
+from collections.abc import MutableMapping, MutableSequence, MutableSet
+
+from agentapp.audit.runtime import definitions, holders, shapes
+from agentapp.audit.runtime.objects import class_module, class_name, inherits, is_proxy, mro
+from agentapp.audit.runtime.states import instance_reader
+from agentapp.audit.runtime.walk import Look, Walk
+
+HERE = __name__.rpartition(".")[0] + "."
+
+# They hold what belongs to one thread, task or request, or let go of it by themselves.
+_OWN_TO_SOMEBODY = (
+    threading.local,
+    weakref.ref,
+    weakref.WeakKeyDictionary,
+    weakref.WeakValueDictionary,
+    weakref.WeakSet,
+    contextvars.Context,
+    contextvars.Token,
+)
+_LOCALS = frozenset(
+    {
+        ("_threading_local", "local"),
+        ("asgiref.local", "Local"),
+        ("eventlet.corolocal", "local"),
+        ("gevent._gevent_clocal", "local"),
+        ("gevent.local", "local"),
+        ("werkzeug.local", "Local"),
+        ("werkzeug.local", "LocalProxy"),
+        ("werkzeug.local", "LocalStack"),
+    }
+)
+# Nothing a request could keep something in, or the interpreter's own books.
+_OPAQUE = (types.ModuleType, types.CodeType, types.FrameType, types.TracebackType, types.BuiltinFunctionType)
+_THROUGH = (
+    frozenset,
+    types.MethodType,
+    classmethod,
+    staticmethod,
+    property,
+    functools.partial,
+    functools.partialmethod,
+    functools.cached_property,
+    types.MappingProxyType,
+)
+_ABCS = (MutableMapping, MutableSequence, MutableSet, UserList)
+
+
+def look_for(walk: Walk, cls: type) -> Look | None:
+    """``None`` for what nobody has to look into."""
+    if _is_left_alone(cls):
+        return None
+    if issubclass(cls, type):
+        return definitions.look_into_class
+    if issubclass(cls, types.FunctionType):
+        return definitions.look_into_function
+    if issubclass(cls, functools._lru_cache_wrapper):
+        return definitions.look_into_cache
+    if issubclass(cls, contextvars.ContextVar):
+        return definitions.look_into_variable
+    if issubclass(cls, tuple):
+        return holders.look_into_tuple
+    if issubclass(cls, _THROUGH):
+        return holders.look_through
+    return _look_for_instances(walk, cls)
+
+
+def _look_for_instances(walk: Walk, cls: type) -> Look | None:
+    reader = instance_reader(cls)
+    attributes: Look | None = None
+    if reader is not None and (walk.bounds.owns(class_module(cls)) or cls is types.SimpleNamespace):
+        attributes = functools.partial(holders.look_into_instance, shapes.of_instances(reader))
+    for base, shape in shapes.CONTAINERS:
+        if issubclass(cls, base):
+            return functools.partial(holders.look_into_container, shape, attributes)
+    if attributes is not None:
+        return attributes
+    if reader is not None and inherits(cls, _ABCS):
+        return functools.partial(holders.look_into_foreign, shapes.of_foreign_containers(reader), True)
+    if reader is not None and not issubclass(cls, (str, bytes, int, float)):
+        return functools.partial(holders.look_into_foreign, shapes.of_foreign(reader), False)
+    return holders.look_beyond if walk.marks else None
+
+
+def _is_left_alone(cls: type) -> bool:
+    if issubclass(cls, _OPAQUE) or inherits(cls, _OWN_TO_SOMEBODY) or is_proxy(cls):
+        return True
+    if class_module(cls).startswith(HERE):
+        return True
+    return any((class_module(base), class_name(base)) in _LOCALS for base in mro(cls))

@@ -1,0 +1,69 @@
+"""Marks: texts that only one request was given, so that finding one later proves whose data it is."""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Sequence
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from _typeshed.wsgi import WSGIEnvironment
+
+HEADER = "X-Agentapp-Canary"
+ARGUMENT = "agentapp_canary"
+ENTRY = "agentapp.canary"
+
+_BEGINS = "agentappcanary"
+_BEGINS_IN_BYTES = _BEGINS.encode()
+_MARK = re.compile(_BEGINS + r"[0-9a-f]{24}")
+
+current: ContextVar[str | None] = ContextVar("agentapp_canary_current", default=None)
+_next: ContextVar[str | None] = ContextVar("agentapp_canary_next", default=None)
+
+
+def canary() -> str:
+    """The mark of the request that is under way; in a test, before a request, that of the next one.
+
+    A test client that runs the app in this thread needs nothing else. For a server elsewhere, send the mark
+    in the header `HEADER` too, so that it is known whose it is.
+    """
+    mark = current.get() or _next.get()
+    if mark is None:
+        mark = _new()
+        _next.set(mark)
+    return mark
+
+
+def plant(environ: WSGIEnvironment) -> str:
+    """Put a mark where a request's data comes from. One that came with the request is kept."""
+    header = "HTTP_" + HEADER.upper().replace("-", "_")
+    sent = environ.get(header)
+    mark = sent if type(sent) is str and _MARK.fullmatch(sent) else _next.get() or _new()
+    _next.set(None)
+    environ[header] = environ[ENTRY] = mark
+    query = environ.get("QUERY_STRING") or ""
+    environ["QUERY_STRING"] = f"{query}{'&' if query else ''}{ARGUMENT}={mark}"
+    return mark
+
+
+def found_in(items: Sequence[Any]) -> list[tuple[int, str]]:
+    """The marks in all those that are texts or bytes, each with the position of the item that it is in."""
+    found: list[tuple[int, str]] = []
+    for position, item in enumerate(items):
+        cls = type(item)
+        if cls is str or issubclass(cls, str):
+            if not str.__contains__(item, _BEGINS):
+                continue
+            text = item
+        elif issubclass(cls, bytes) and bytes.__contains__(item, _BEGINS_IN_BYTES):
+            text = bytes.decode(item, "latin-1")
+        else:
+            continue
+        found.extend((position, mark) for mark in dict.fromkeys(_MARK.findall(text)))
+    return found
+
+
+def _new() -> str:
+    return _BEGINS + secrets.token_hex(12)

@@ -1,0 +1,71 @@
+"""Whether something is still the same: one object, or plain values such as texts that are equal."""
+
+from __future__ import annotations
+
+from operator import is_
+from types import BuiltinFunctionType, MethodType
+from typing import Any
+
+from agentapp.audit.runtime.objects import ATOMS, length
+from agentapp.audit.runtime.states import State
+
+
+def unchanged(before: State, now: State) -> bool:
+    """Quickly, and only by identity: ``False`` may still turn out to be no change."""
+    return before[0] == now[0] and len(before[1]) == len(now[1]) and all(map(is_, before[1], now[1]))
+
+
+def alike(one: Any, other: Any, depth: int = 3) -> bool:
+    """One object, or plain values that are equal."""
+    if one is other:
+        return True
+    kind = type(one)
+    if kind is not type(other):
+        return False
+    if id(kind) in ATOMS:
+        return bool(one == other)
+    if kind is tuple:
+        return (
+            depth > 0
+            and len(one) == len(other)
+            and all(alike(a, b, depth - 1) for a, b in zip(one, other, strict=True))
+        )
+    if kind is MethodType:
+        return one.__self__ is other.__self__ and one.__func__ is other.__func__
+    if kind is BuiltinFunctionType:
+        return one.__self__ is other.__self__ and bool(one.__name__ == other.__name__)
+    return False
+
+
+def same_items(before: tuple[Any, ...], now: tuple[Any, ...]) -> bool:
+    return len(before) == len(now) and all(map(alike, before, now))
+
+
+def same_members(before: tuple[Any, ...], now: tuple[Any, ...]) -> bool:
+    """As sets: their order means nothing, and changes when they are rebuilt."""
+    if len(before) != len(now):
+        return False
+    ids = set(map(id, before))
+    fresh = [each for each in now if id(each) not in ids]
+    if not fresh:
+        return True
+    known = {each for each in before if id(type(each)) in ATOMS}
+    return all(id(type(each)) in ATOMS and each in known for each in fresh)
+
+
+def is_hollow(value: Any, depth: int = 3) -> bool:
+    """Whether there is nothing in it, but for other hollow things."""
+    if issubclass(type(value), dict):
+        return depth > 0 and all(is_hollow(each, depth - 1) for each in dict.values(value))
+    return length(value) == 0
+
+
+def filled_by_reading(before: State, now: State) -> bool:
+    """Whether all that is new in a mapping is hollow, as it is when a defaultdict was only asked."""
+    half, old = len(now[1]) // 2, len(before[1]) // 2
+    return (
+        half == now[0]
+        and half > old
+        and same_items(before[1], now[1][:old] + now[1][half : half + old])
+        and all(is_hollow(each) for each in now[1][half + old :])
+    )

@@ -1,0 +1,74 @@
+"""The mode ``canary``: every request is given a mark, and is looked for when it is over."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+
+from agentapp.audit.runtime import marks
+from agentapp.audit.runtime.changes import Caller, Change
+from agentapp.audit.runtime.visits import Visit
+from agentapp.audit.runtime.watch import Watch
+
+REMEMBERED = 64  # so many requests that are over are still looked for
+PLACES = 20  # so many places are reported for one mark
+
+
+class Searches:
+    """The books of requests that are under way, and of the last ones that are over. The lock is held for
+    them alone, never while the app works nor while it is searched.
+
+    ``warn`` hears of every search whether it was complete.
+    """
+
+    def __init__(self, watch: Watch, warn: Callable[[bool], None]) -> None:
+        self._watch, self._warn = watch, warn
+        # Re-entrant: the collector may close a forgotten response while the books are open.
+        self._lock = threading.RLock()
+        self._visits: dict[int, Visit] = {}
+        self._past: deque[tuple[str, Caller]] = deque(maxlen=REMEMBERED)
+
+    def begin(self, visit: Visit) -> list[Change]:
+        visit.mark = marks.plant(visit.environ)
+        with self._lock:
+            self._retire(lambda visit: visit.over)
+            self._visits[id(visit)] = visit
+        return []
+
+    def resume(self, visit: Visit) -> list[Change]:
+        return []
+
+    def end(self, visit: Visit) -> list[Change]:
+        visit.over = True
+        with self._lock:
+            self._retire(lambda visit: visit.over)
+        return self._searched()
+
+    def settle(self) -> list[Change]:
+        with self._lock:
+            self._retire(lambda visit: visit.over or visit.is_read)
+        return self._searched()
+
+    def _retire(self, is_over: Callable[[Visit], bool]) -> None:
+        for visit in [visit for visit in self._visits.values() if is_over(visit)]:
+            del self._visits[id(visit)]
+            self._past.append((visit.mark, visit.caller()))
+
+    def _searched(self) -> list[Change]:
+        with self._lock:
+            past = list(self._past)  # those that end while it is searched may be seen at work
+        places: dict[str, list[str]] = {}
+        found_marks, is_complete = self._watch.find_marks()
+        self._warn(is_complete)
+        for mark, where in found_marks:
+            places.setdefault(mark, []).append(where)
+        with self._lock:
+            found = [each for each in past if each[0] in places and each in self._past]
+            for each in found:
+                self._past.remove(each)
+        return [
+            Change(where, "canary", "nothing", "the request's mark", (caller,), caller.thread)
+            for mark, caller in found
+            for where in places[mark][:PLACES]
+        ]

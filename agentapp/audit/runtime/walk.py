@@ -1,0 +1,138 @@
+"""A walk from modules to every object that can be reached from them, nearest first."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from types import ModuleType
+from typing import Any, Protocol
+
+from agentapp.audit.runtime.marks import found_in
+from agentapp.audit.runtime.nodes import Node, label_of, read
+from agentapp.audit.runtime.objects import ATOMS, is_dunder
+from agentapp.audit.runtime.shapes import MODULE, Shape
+from agentapp.audit.runtime.states import halves
+from agentapp.audit.runtime.wording import Wording
+
+# Looks into one object: notes what it holds, and lets the walk go on from there.
+Look = Callable[["Walk", Node], None]
+
+
+class Bounds(Protocol):
+    """Where a walk begins, how far it goes and whose objects it goes into."""
+
+    @property
+    def roots(self) -> tuple[tuple[str, object], ...]: ...
+    @property
+    def depth(self) -> int: ...
+    @property
+    def limit(self) -> int: ...
+    @property
+    def most(self) -> int: ...
+    @property
+    def values(self) -> bool: ...
+    def modules(self) -> list[tuple[str, ModuleType]]: ...
+    def owns(self, module: str) -> bool: ...
+
+
+class Walk:
+    """Every object is looked at once, by the look that ``look_for`` has for its type, if any. With ``marks``,
+    it also looks for marks in all texts, and goes further into objects of libraries: finding one proves
+    something, however odd the place.
+    """
+
+    def __init__(
+        self, bounds: Bounds, look_for: Callable[[Walk, type], Look | None], marks: bool = False
+    ) -> None:
+        self.nodes: list[Node] = []  # of those that can change
+        self.found: list[tuple[str, str]] = []  # mark, where
+        self.visited = 0
+        self.complete = True
+        self.bounds, self.marks = bounds, marks
+        self.most_hops = 3 if marks else 1
+        self.wording = Wording(bounds.values)
+        self._look_for = look_for
+        self._looks: dict[int, Look] = {}  # by the id of a type
+        self._plain = set(ATOMS)  # ids of types that nobody has to look into
+        self._seen: set[int] = set()
+        self._kept: list[Any] = []  # so that no id is given to another object meanwhile
+        self._queue: deque[tuple[Look, Node]] = deque()
+
+    def run(self) -> None:
+        for name, module in self.bounds.modules():
+            self._seen.add(id(module))
+            with suppress(Exception):
+                self._begin(Node(module, None, name, 0, 0))
+        for name, root in self.bounds.roots:
+            self.expand(Node(None, None, name, 0, 0), (root,), lambda _: "")
+        queue, most = self._queue, self.bounds.most
+        while queue:
+            self.visited += 1
+            if self.visited > most:
+                self.complete = False
+                break
+            look, node = queue.popleft()
+            try:
+                look(self, node)
+            except Exception:  # whatever somebody's object does to its reader, the others are read
+                self.complete = False
+
+    def _begin(self, module: Node) -> None:
+        if self.note(module, MODULE):
+            self.expand_names(module, lambda name, value: not is_dunder(name))
+
+    def note(self, node: Node, shape: Shape) -> bool:
+        """Keep what it holds. False if that cannot be read."""
+        held = read(shape, node.obj, self.bounds.limit)
+        if held is None:
+            return False
+        node.shape, node.held = shape, held
+        self.nodes.append(node)
+        return True
+
+    def expand(
+        self, node: Node, items: Sequence[Any], label: Callable[[int], str], hops: int | None = None
+    ) -> None:
+        """Go on to what is in it. ``hops`` is that of the items, if it is not that of the node."""
+        if self.marks and (marks := found_in(items)):
+            self.found.extend((mark, node.where() + label(at)) for at, mark in marks)
+        plain, depth = self._plain, node.depth + 1
+        if depth > self.bounds.depth or plain.issuperset(map(id, map(type, items))):
+            return
+        if hops is None:
+            hops = node.hops
+        seen, looks = self._seen, self._looks
+        for position, item in enumerate(items):
+            kind = id(type(item))
+            if kind in plain or id(item) in seen:
+                continue
+            self._kept.append(item)
+            look = looks.get(kind) or self._new_look(type(item))
+            if look is not None:
+                seen.add(id(item))
+                self._queue.append((look, Node(item, node, label(position), depth, hops)))
+
+    def expand_names(
+        self, node: Node, wanted: Callable[[str, Any], bool] | None = None, hops: int | None = None
+    ) -> None:
+        """The same for a namespace that was noted."""
+        names, values = halves(node.held[1])
+        if wanted is not None:
+            chosen = [
+                (name, value)
+                for name, value in zip(names, values, strict=True)
+                if type(name) is str and wanted(name, value)
+            ]
+            names, values = zip(*chosen, strict=True) if chosen else ((), ())
+        self.expand(node, values, lambda at: label_of(names[at]) if type(names[at]) is str else ".?", hops)
+
+    def _new_look(self, cls: type) -> Look | None:
+        look = None
+        with suppress(Exception):
+            look = self._look_for(self, cls)
+        if look is None:
+            self._plain.add(id(cls))
+        else:
+            self._looks[id(cls)] = look
+        return look

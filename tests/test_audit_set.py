@@ -10,7 +10,7 @@ import pytest
 from agentapp.audit.rules import RULES
 from tests.audit_set import Case, audited, cases
 
-TUNING = [case for part in ("tuning-a", "tuning-b", "tuning-c", "tuning-d") for case in cases(part)]
+TUNING = [case for part in "abcdefgh" for case in cases(f"tuning-{part}")]
 # A script that is run anew for every session; arguments that only a framework passes on.
 MISSED = ("streamlit-cached-board", "tornado-initialize-todo")
 KEPT_ASIDE = list(cases("held-out"))

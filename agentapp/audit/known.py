@@ -107,6 +107,8 @@ INITS = frozenset(
         "init",
     }
 )
+ANSWERS = re.compile(r"(Response|Exception|Error|Endpoint|Redirect)$|^HTTP\w+$")
+REGISTERED_ONCE = re.compile(r"(^|\.)(ModelAdmin|AdminSite)$")
 SERVING = ("__call__", "dispatch", "process_request", "process_response", "process_resource")
 APPLICATION = frozenset({".app", ".application", ".registry"})
 CHANGED_BY = frozenset(

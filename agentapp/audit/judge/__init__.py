@@ -16,6 +16,7 @@ from agentapp.audit.judge.params import Params
 from agentapp.audit.judge.program import Program
 from agentapp.audit.judge.reach import Reach
 from agentapp.audit.judge.reads import Reads
+from agentapp.audit.judge.serving import Serving
 from agentapp.audit.judge.sharing import Sharing
 from agentapp.audit.judge.states import States
 from agentapp.audit.judge.touches import Touches
@@ -29,7 +30,8 @@ def hazards_in(modules: Iterable[Module]) -> list[Hazard]:
     calls, makers = Calls(program), Makers(program)
     reach = Reach(program, calls)
     locks = Locks(program, calls, reach)
-    instances = Instances(program, reach, makers, Sharing(program, reach, makers))
+    sharing, serving = Sharing(program, reach, makers), Serving(program, calls)
+    instances = Instances(program, reach, makers, sharing, serving)
     states = States(program, calls, reach, makers, instances)
     touches = Touches(program, reach, locks, makers, states, Params(program, calls))
     verdicts = Verdicts(program, locks, Reads(program, reach))

@@ -6,6 +6,7 @@ from agentapp.audit.facts import Function, Module, Write
 from agentapp.audit.judge.makers import Makers, is_container, is_made_safe
 from agentapp.audit.judge.program import Program
 from agentapp.audit.judge.reach import Reach, last_name
+from agentapp.audit.judge.serving import Serving
 from agentapp.audit.judge.sharing import Sharing
 from agentapp.audit.judge.state import Broken
 from agentapp.audit.judge.targets import Id, Target
@@ -13,8 +14,11 @@ from agentapp.audit.known import COPYING, INITS, VALIDATORS
 
 
 class Instances:
-    def __init__(self, program: Program, reach: Reach, makers: Makers, sharing: Sharing) -> None:
-        self._program, self._reach, self._makers, self._sharing = program, reach, makers, sharing
+    def __init__(
+        self, program: Program, reach: Reach, makers: Makers, sharing: Sharing, serving: Serving
+    ) -> None:
+        self._program, self._reach, self._makers = program, reach, makers
+        self._sharing, self._serving = sharing, serving
 
     def broken(self, module: Module, function: Function, write: Write, target: Target) -> Broken | None:
         if target.name not in module.classes or "()" in target.steps:
@@ -48,6 +52,8 @@ class Instances:
             return None
         found = classes.attribute(id, name)
         for below in classes.subclasses.get(id, ()):
+            if self._program.is_not_served(self._program.modules[below[0]]):
+                continue
             other = classes[below].attributes.get(name)
             if other is not None and other[0] == "M" and not self._is_set_in_init(below, name):
                 found = below, other
@@ -101,7 +107,7 @@ class Instances:
         return Broken("ISO004", ("attr", *id, ""), f"`{class_.name}` of {home}", id[0], class_.line)
 
     def _of_shared(self, module: Module, function: Function, write: Write, target: Target) -> Broken | None:
-        home = self._sharing.home(target.id)
+        home = self._sharing.home(target.id) or self._serving.home(module, function)
         if home is None or self._belongs_to_making(module, function) or self._is_safe(write, target):
             return None
         name = target.steps[0][1:]

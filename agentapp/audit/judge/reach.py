@@ -132,7 +132,7 @@ class Reach:
             return around is not None and is_given and self.is_made_once(module, around)
         if id not in self.reached:
             return True
-        return not callers and _is_decorator(module, outer)
+        return not callers and is_decorator(module, outer)
 
     def is_part_of_making(self, module: Module, function: Function, depth: int = 4) -> bool:
         """Whether nobody calls it but those who make the object."""
@@ -171,7 +171,7 @@ def _registers(function: Function) -> bool:
     return len(own) <= 2 and any(f"p:{name}" in function.returns and DECORATED.match(name) for name in own)
 
 
-def _is_decorator(module: Module, outer: Function) -> bool:
+def is_decorator(module: Module, outer: Function) -> bool:
     """Whether something that it gives back calls what it was given."""
     if not any(path.startswith("d:") for path in outer.returns):
         return False

@@ -8,7 +8,8 @@ A *path* says how an object was reached, as a text: a root and steps, joined by 
 - ``d:FUNCTION`` and ``k:CLASS``, something that is defined inside a function;
 
 and the steps ``.NAME`` (an attribute), ``[]`` (anything that is in it), ``()`` (the result of calling it),
-``~`` (a copy of it, whose contents are the same objects).
+``~`` (a copy of it, whose contents are the same objects), ``^`` (a new container that has it), ``^N`` (one
+that has it in this place).
 
 A *value* says what a name was bound to: ``M`` a mutable display or comprehension, ``N`` None, ``K`` another
 constant, ``C:PATH`` the result of a call (``C:PATH#VALUE`` if a default that is mutable was passed, or a
@@ -21,6 +22,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 STEP = "|"
+GIVEN = ".__given__"  # after a call: what a framework gives to those who depend on it
 MODULE, MAIN = "<module>", "<main>"  # the functions that a module's own statements are in
 
 
@@ -104,6 +106,11 @@ def rank(value: str) -> int:
 
 def joined(path: str, *steps: str) -> str:
     return STEP.join((path, *steps))
+
+
+def is_new(path: str) -> bool:
+    """A copy, or a new container: nobody else has that."""
+    return path.rpartition(STEP)[2][0] in "~^"
 
 
 def root_of(path: str) -> str:

@@ -88,6 +88,8 @@ PROCESS_CALLS = frozenset(
         "gettext.install",
     ]
 )
+LOGGERS = re.compile(r"(^|\.)(getLogger|get_logger)$")
+LOGGER_CHANGES = frozenset({".addHandler", ".removeHandler", ".setLevel", ".addFilter", ".removeFilter"})
 INITS = frozenset(
     {
         "__init__",
@@ -122,6 +124,11 @@ CHANGED_BY = frozenset(
         "bisect.insort_left",
         "bisect.insort_right",
         "random.shuffle",
+        "operator.setitem",
+        "operator.delitem",
+        "operator.iadd",
+        "operator.ior",
+        "operator.iconcat",
     }
 )
 COPYING = frozenset(

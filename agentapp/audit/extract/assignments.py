@@ -7,10 +7,10 @@ import ast
 from agentapp.audit.extract.chains import chain
 from agentapp.audit.extract.dependencies import dependency
 from agentapp.audit.extract.names import targets
-from agentapp.audit.extract.paths import FRESH, Paths, elements, stepped
+from agentapp.audit.extract.paths import FRESH, Paths, elements, item, stepped
 from agentapp.audit.extract.scope import Scope
 from agentapp.audit.extract.values import value_of
-from agentapp.audit.facts import MODULE, rank
+from agentapp.audit.facts import MODULE, STEP, is_new, rank
 
 
 def assign(scope: Scope, node: ast.Assign) -> None:
@@ -133,7 +133,11 @@ def _bind_parts(scope: Scope, parts: list[ast.expr], paths: Paths, node: ast.exp
         if values is not None and not isinstance(values[n], ast.Starred):
             bind(scope, part, chain(scope, values[n]), value_of(scope, values[n]), values[n])
         else:
-            bind(scope, part, stepped(paths, "[]"), "?")
+            bind(scope, part, tuple(each for path in paths for each in _part(path, n)), "?")
+
+
+def _part(path: str, n: int) -> Paths:
+    return item(path, n) if path.rpartition(STEP)[2][0] == "^" else stepped((path,), "[]")
 
 
 def _keep(scope: Scope, paths: Paths) -> None:
@@ -142,5 +146,5 @@ def _keep(scope: Scope, paths: Paths) -> None:
 
 
 def _are_copies(paths: Paths) -> bool:
-    """Nothing but copies. What is fresh is none the worse."""
-    return all(path.endswith("~") for path in paths)
+    """Nothing but copies and new containers. What is fresh is none the worse."""
+    return all(map(is_new, paths))

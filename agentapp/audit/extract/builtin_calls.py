@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 from agentapp.audit.extract.chains import chain
 from agentapp.audit.extract.passing import arguments
-from agentapp.audit.extract.paths import FRESH, Paths, classes, copies, short, stepped
+from agentapp.audit.extract.paths import FRESH, Paths, classes, copies, elements, paired, short, stepped
 from agentapp.audit.extract.scope import Scope
 from agentapp.audit.extract.values import value_of
 from agentapp.audit.facts import Call, joined
@@ -86,18 +86,29 @@ def _type(scope: Scope, node: ast.Call) -> Paths:
 def _next(scope: Scope, node: ast.Call) -> Paths:
     match node.args:
         case [ast.GeneratorExp() as generator, *_]:
-            return scope.eval(generator)
+            return elements(scope.eval(generator))
     given = arguments(scope, node)
     scope.write(tuple(path for _, path in given[:1]), "next", node.lineno)
     return FRESH
+
+
+def _one_of(scope: Scope, node: ast.Call) -> Paths:
+    """``max(many)``, ``max(one, other)``."""
+    given = [path for where, path in arguments(scope, node) if where.isdigit()]
+    return elements(short(given)) if len(node.args) == 1 else short(given)
 
 
 def _copy(scope: Scope, node: ast.Call) -> Paths:
     return short(copies(path for where, path in arguments(scope, node) if where == "0"))
 
 
+def _enumerate(scope: Scope, node: ast.Call) -> Paths:
+    """Pairs, with what is in it in the second place."""
+    return short(paired(path, 1) for where, path in arguments(scope, node) if where == "0")
+
+
 def _zip(scope: Scope, node: ast.Call) -> Paths:
-    return short(copies(path for _, path in arguments(scope, node)))
+    return short(paired(path, int(n)) for n, path in arguments(scope, node) if n.isdigit())
 
 
 BUILTINS: Mapping[str, Callable[[Scope, ast.Call], Paths]] = MappingProxyType(
@@ -115,9 +126,11 @@ BUILTINS: Mapping[str, Callable[[Scope, ast.Call], Paths]] = MappingProxyType(
         "set": _copy,
         "sorted": _copy,
         "reversed": _copy,
-        "enumerate": _copy,
+        "enumerate": _enumerate,
         "iter": _copy,
         "filter": _copy,
         "zip": _zip,
+        "max": _one_of,
+        "min": _one_of,
     }
 )

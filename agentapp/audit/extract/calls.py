@@ -7,12 +7,12 @@ import ast
 from agentapp.audit.extract.builtin_calls import BUILTINS, any_builtin
 from agentapp.audit.extract.chains import chain
 from agentapp.audit.extract.passing import arguments
-from agentapp.audit.extract.paths import Paths, copies, element, short
+from agentapp.audit.extract.paths import Paths, copies, element, paired, short
 from agentapp.audit.extract.scope import Scope
 from agentapp.audit.facts import STEP, Call, joined
 
 _READING = frozenset({"get", "items", "keys", "values", "copy", "index", "count"})
-_ELEMENT_OF = frozenset({"get", "setdefault", "values", "items", "__getitem__"})
+_ELEMENT_OF = frozenset({"get", "setdefault", "pop", "popleft", "__getitem__"})
 _COPY = frozenset(
     {
         "g:copy|.copy",
@@ -27,6 +27,7 @@ _COPY = frozenset(
 )
 _COPIES_ITSELF = frozenset({".copy", ".model_copy", "._replace"})
 _NEW = frozenset({"s|.__new__", "c|.__new__", "g:object|.__new__"})
+_CHOICE = frozenset({"g:random|.choice", "g:choice", "g:secrets|.choice"})
 _CAST = frozenset({"g:cast", "g:typing|.cast"})
 _LOCKING = frozenset({".acquire", ".release", ".enter_context", ".enter_async_context"})
 # The last step of all those whose result is known to be something else than the result of a call.
@@ -35,6 +36,8 @@ _SPECIAL = frozenset(
         *(path.rpartition(STEP)[2] for path in _COPY),
         *_COPIES_ITSELF,
         ".__new__",
+        ".choice",
+        "g:choice",
         ".deepcopy",
         "g:deepcopy",
         "g:cast",
@@ -89,10 +92,16 @@ def _special(callee: str, base: str, last: str, args: tuple[tuple[str, str], ...
         return copies(path for _, path in args[:1])
     if base and last[1:] in _ELEMENT_OF:
         return [element(base)]
+    if base and last == ".values":
+        return copies([base])
+    if base and last == ".items":
+        return [paired(base, 1)]
     if base and last in _COPIES_ITSELF:
         return copies([base])
     if callee in _NEW:
         return ["c|()"]
+    if callee in _CHOICE:
+        return [element(path) for where, path in args if where == "0"]
     if callee in _CAST:
         return [path for where, path in args if where == "1"]
     return [] if last.endswith("deepcopy") else [joined(callee, "()")]

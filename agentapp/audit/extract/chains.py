@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from typing import Any
 
-from agentapp.audit.extract.paths import FRESH, Paths, classes, elements, stepped
+from agentapp.audit.extract.paths import FRESH, Paths, classes, elements, item, stepped
 from agentapp.audit.extract.scope import Scope
 
 
@@ -23,7 +23,10 @@ def chain(scope: Scope, node: ast.expr) -> Paths:
         if scope.stored and _is_stored(scope, node):
             return FRESH
         paths = chain(scope, node.value)
-        return stepped(paths, "~") if isinstance(node.slice, ast.Slice) else elements(paths)
+        if isinstance(node.slice, ast.Slice):
+            return stepped(paths, "~")
+        index = node.slice.value if isinstance(node.slice, ast.Constant) else None
+        return tuple(each for path in paths for each in item(path, index))
     return scope.eval(node)
 
 

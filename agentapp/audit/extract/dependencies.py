@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from agentapp.audit.extract.chains import quiet
 from agentapp.audit.extract.paths import FRESH, Paths, stepped
 from agentapp.audit.extract.scope import Scope
+from agentapp.audit.facts import GIVEN
 
 
 def depended(scope: Scope, args: ast.arguments) -> Iterator[tuple[str, Paths]]:
@@ -28,7 +29,7 @@ def dependency(scope: Scope, node: ast.expr | None) -> Paths:
     """Also inside ``Annotated[...]``, and behind a name that the module gave to such an annotation."""
     match node:
         case ast.Call(func=ast.Name(id="Depends") | ast.Attribute(attr="Depends"), args=[inner, *_]):
-            return stepped(quiet(scope, inner), "()")
+            return stepped(quiet(scope, inner), "()", GIVEN)
         case ast.Subscript(value=ast.Name(id="Annotated"), slice=ast.Tuple(elts=parts)):
             return next((found for part in parts if (found := dependency(scope, part))), FRESH)
         case ast.Name(id=name):

@@ -6,7 +6,7 @@ import ast
 
 from agentapp.audit.extract.assignments import bind_elements
 from agentapp.audit.extract.passing import mentioned
-from agentapp.audit.extract.paths import FRESH, Paths, copies, short
+from agentapp.audit.extract.paths import FRESH, Paths, contained, copies, short
 from agentapp.audit.extract.scope import Scope
 
 
@@ -58,12 +58,13 @@ def _has_empty_default(scope: Scope, name: str) -> bool:
 def display(scope: Scope, node: ast.List | ast.Tuple | ast.Set) -> Paths:
     """A new container. What is spread into it is copied; what is put into it is passed on."""
     spread: list[str] = []
+    parts: list[Paths] = []
     for part in node.elts:
         if isinstance(part, ast.Starred):
             spread += copies(scope.eval(part.value))
         else:
-            mentioned(scope, part)
-    return short(spread)
+            parts.append(mentioned(scope, part))
+    return short([*spread, *contained(parts, in_places=isinstance(node, ast.Tuple))])
 
 
 def dict_display(scope: Scope, node: ast.Dict) -> Paths:
@@ -78,7 +79,7 @@ def dict_display(scope: Scope, node: ast.Dict) -> Paths:
 
 
 def comprehension(scope: Scope, node: ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp) -> Paths:
-    """A new container; but a generator stands for the values that it gives."""
+    """A new container, or a generator, with these values."""
     before = scope.env
     scope.env = dict(before)
     for generator in node.generators:
@@ -89,7 +90,7 @@ def comprehension(scope: Scope, node: ast.ListComp | ast.SetComp | ast.DictComp 
     else:
         found = mentioned(scope, node.elt)
     scope.env = before
-    return found if isinstance(node, ast.GeneratorExp) else FRESH
+    return contained([found])
 
 
 def _generate(scope: Scope, node: ast.comprehension) -> None:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import ast
+import re
 
-from agentapp.audit.extract.paths import FRESH, Paths
+from agentapp.audit.extract.paths import FRESH, Paths, contained
 from agentapp.audit.extract.scope import Scope
+
+_HOLDING = re.compile(r"(\[\]|~|\^\d*)$")  # what is in something, or a new one
 
 
 def mentioned(scope: Scope, node: ast.expr) -> Paths:
     paths = scope.eval(node)
     for path in paths:
-        if path[0] in "gdfs" and not path.endswith(("[]", "~")):
+        if path[0] in "gdfs" and not _HOLDING.search(path):
             scope.mentions.add(path)
     return paths
 
@@ -37,5 +40,6 @@ def yield_(scope: Scope, node: ast.Yield | ast.YieldFrom) -> Paths:
     scope.function.yields = True
     scope.function.yielded_under = tuple(scope.locks)
     if node.value is not None:
-        scope.returns.update(mentioned(scope, node.value))
+        paths = mentioned(scope, node.value)
+        scope.returns.update(paths if isinstance(node, ast.YieldFrom) else contained([paths]))
     return FRESH

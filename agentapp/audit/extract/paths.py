@@ -26,11 +26,33 @@ def short(paths: Iterable[str]) -> Paths:
 
 
 def element(path: str) -> str:
-    """What is in a copy is what is in the original."""
+    """What is in a copy is what is in the original; what is in a new container is what was put there."""
     base, _, last = path.rpartition(STEP)
     if last == "~" and base:
         return element(base)
+    if last[0] == "^":
+        return base
     return path if last == "[]" else joined(path, "[]")
+
+
+def item(path: str, index: object) -> Paths:
+    """The same for one item: of what was put into several places only what is at that one."""
+    last = path.rpartition(STEP)[2]
+    return (element(path),) if last[0] != "^" or last in ("^", f"^{index}") else FRESH
+
+
+def contained(parts: Iterable[Paths], *, in_places: bool = False) -> Paths:
+    """A new container with these in it. Of a tuple, or if nothing is known of some, their places matter."""
+    found = list(parts)
+    in_places = in_places or not all(found)
+    return short(
+        joined(path, f"^{n}" if in_places else "^") for n, paths in enumerate(found) for path in paths
+    )
+
+
+def paired(path: str, place: int) -> str:
+    """A new container of tuples that have in this place what is in that."""
+    return joined(element(path), f"^{place}", "^")
 
 
 def elements(paths: Paths) -> Paths:

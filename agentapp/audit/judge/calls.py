@@ -65,7 +65,9 @@ class Calls:
         program = self._program
         classes = program.classes
         if path.startswith("s|.") and path.count(STEP) == 1 and owner:
-            return [classes.method((module, owner), path[3:])] if (module, owner) in classes else []
+            if (module, owner) not in classes:
+                return []
+            return [classes.method((module, owner), path[3:]), *classes.overridden((module, owner), path[3:])]
         target = program.resolve(module, path, owner)
         if target.kind == "func" and not target.steps:
             return [target.id]

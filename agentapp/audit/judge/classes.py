@@ -65,6 +65,13 @@ class Classes:
                 return module, f"{class_}.{name}"
         return None
 
+    def overridden(self, id: Id, name: str) -> list[Id]:
+        """The methods of that name in classes that are made from this one."""
+        below = self.subclasses.get(id, ())
+        return [
+            (module, f"{class_}.{name}") for module, class_ in below if name in self[module, class_].methods
+        ]
+
     def attribute(self, id: Id, name: str) -> tuple[Id, tuple[str, int, bool]] | None:
         """Where in the class or below it a class attribute is set."""
         for at in self.bases(id):

@@ -54,9 +54,9 @@ class Instances:
         for below in classes.subclasses.get(id, ()):
             if self._program.is_not_served(self._program.modules[below[0]]):
                 continue
-            other = classes[below].attributes.get(name)
-            if other is not None and other[0] == "M" and not self._is_set_in_init(below, name):
-                found = below, other
+            other = classes.attribute(below, name)
+            if other is not None and other[1][0] == "M" and not self._is_set_in_init(below, name):
+                found = other
         if found is None:
             return None
         at, (value, line, annotated) = found

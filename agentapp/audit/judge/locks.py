@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cached_property
 
-from agentapp.audit.facts import STEP, Function, Module
+from agentapp.audit.facts import MODULE, STEP, Function, Module
 from agentapp.audit.judge.calls import Calls
 from agentapp.audit.judge.program import Program
 from agentapp.audit.judge.reach import Reach
@@ -132,12 +132,25 @@ class Locks:
 
     def _lock_below(self, target: Target) -> Target:
         """A condition may be made with a lock: whoever has the one has the other."""
+        if target.kind == "var" and not target.steps:
+            return self._module_conditions.get(target.id, target)
         if target.kind == "self" and len(target.steps) == 1 and target.id in self._program.classes:
             for at in self._program.classes.bases(target.id):
                 other = self._conditions.get((*at, target.steps[0][1:]))
                 if other is not None:
                     return target._replace(steps=(f".{other}",))
         return target
+
+    @cached_property
+    def _module_conditions(self) -> dict[Id, Target]:
+        found = {}
+        for module in self._program.modules.values():
+            for name, (value, line) in module.names.items():
+                if value.endswith("Condition"):
+                    for call in module.functions[MODULE].calls:
+                        if (call.line, call.path) == (line, value[2:]) and call.args:
+                            found[module.name, name] = self._program.resolve(module.name, call.args[0][1])
+        return found
 
     @cached_property
     def _conditions(self) -> dict[tuple[str, str, str], str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from functools import cached_property
 
-from agentapp.audit.facts import MAIN, MODULE, STEP, Function, Module
+from agentapp.audit.facts import GIVEN, MAIN, MODULE, STEP, Function, Module
 from agentapp.audit.judge.classes import Classes
 from agentapp.audit.judge.targets import NOWHERE, Id, Target, plain
 from agentapp.audit.known import CACHES, NOT_SERVED
@@ -52,6 +52,9 @@ class Program:
     def decorator(self, module: str, path: str) -> str:
         """Its name, with the module in front, whether called or not."""
         target = self.resolve(module, path.removesuffix("|()"))
+        if target.kind == "var" and not target.steps and (value := self.value_of(target)).startswith("C:"):
+            made = self.resolve(target.module, value[2:])  # ``memo = lru_cache(maxsize=8)``
+            target = made if made.kind == "ext" else target
         if target.kind == "ext":
             return target.name
         return ".".join((target.module, target.name, *(step.strip(".") for step in target.steps)))
@@ -150,14 +153,22 @@ class Program:
         while steps and depth < DEEPEST:
             step, rest = steps[0], steps[1:]
             depth += 1
+            if step == GIVEN:
+                steps = rest
+                continue
+            if (step, rest[:1]) == ("^", ("[]",)):
+                steps = rest[1:]
+                continue
+            if (target.steps[-1:], step) == (("^",), "[]"):
+                target, steps = target._replace(steps=target.steps[:-1]), rest
+                continue
             match target.kind:
                 case "module":
                     if not step.startswith("."):
                         return NOWHERE
                     target = self._in_module(target.module, step)
                 case "func" if step == "()" and not target.steps:
-                    if rest[:2] == ENTERED and self._is_decorated(target.id, "contextmanager"):
-                        rest = rest[2:]
+                    rest = self._entered(target.id, rest)
                     target = self._result(target, target.of)
                 case "class" if step == "()" and not target.steps:
                     target = Target("inst", *target.id)
@@ -175,10 +186,24 @@ class Program:
             steps = rest
         return target
 
+    def _entered(self, id: Id, rest: tuple[str, ...]) -> tuple[str, ...]:
+        """Who enters a generator as a context, or has a framework call it, gets what it yields first."""
+        is_context = rest[:2] == ENTERED and self._is_decorated(id, "contextmanager")
+        is_given = rest[:1] == (GIVEN,)
+        if not is_context and not is_given:
+            return rest
+        rest = rest[2:] if is_context else rest[1:]
+        return ("[]", *rest) if self.function(id).yields else rest
+
     def _in_module(self, module: str, step: str) -> Target:
         below = f"{module}{step}"
         named = self.named(module, step[1:])
-        return named if named.kind != "ext" or not self._has(below) else Target("module", below, "")
+        if named.kind != "ext":
+            return named
+        if self._has(below):
+            return Target("module", below, "")
+        has_getattr = module in self.modules and "__getattr__" in self.modules[module].functions
+        return self._result(Target("func", module, "__getattr__")) if has_getattr else named
 
     def _member(self, target: Target, name: str) -> Target | None:
         """A method, or what a property gives."""

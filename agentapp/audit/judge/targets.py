@@ -29,5 +29,15 @@ NOWHERE = Target("ext", "", "")
 
 
 def plain(steps: tuple[str, ...]) -> tuple[str, ...]:
-    """Without the copies on the way: what is in a copy is what is in the original."""
-    return tuple(step for n, step in enumerate(steps) if step != "~" or n == len(steps) - 1)
+    """Without new containers and copies on the way: what is in them is what is in the originals."""
+    found: list[str] = []
+    for step in steps:
+        if step[0] == "^" or not found or found[-1][0] not in "~^":
+            found.append(step)
+        elif found[-1] == "~":
+            found[-1] = step
+        elif found[-1] == "^" and step == "[]":
+            found.pop()
+        elif step != "~":
+            return ("^",)  # what the container itself has, or one of several places: new, as far as is known
+    return tuple(found)

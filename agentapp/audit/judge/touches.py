@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from agentapp.audit.facts import MODULE, STEP, Call, Function, Module, Write
+from agentapp.audit.facts import MODULE, STEP, Call, Function, Module, Write, is_new
 from agentapp.audit.judge.changes import changed_argument, changed_object, is_in_place, keeps_task
 from agentapp.audit.judge.locks import Locks
 from agentapp.audit.judge.makers import Makers
@@ -11,7 +11,7 @@ from agentapp.audit.judge.program import Program
 from agentapp.audit.judge.reach import Reach
 from agentapp.audit.judge.state import Broken, Key, State, Touch
 from agentapp.audit.judge.states import States, is_application
-from agentapp.audit.known import INITS, PROCESS_CALLS, STATEFUL
+from agentapp.audit.known import INITS, LOGGER_CHANGES, LOGGERS, PROCESS_CALLS, STATEFUL
 
 
 class Touches:
@@ -52,10 +52,10 @@ class Touches:
                 self._note_arguments(module, function, call)
 
     def _note(self, module: Module, function: Function, write: Write) -> None:
-        if write.path.endswith("~") or (write.how == "aug" and write.value != "M" and STEP in write.path):
+        if is_new(write.path) or (write.how == "aug" and write.value != "M" and STEP in write.path):
             return
         target = self._states.target(module, write, self._program.owner_of(module, function))
-        if target.steps[-1:] == ("~",):
+        if target.steps and is_new(target.steps[-1]):
             return
         broken = self._states.broken(module, function, write, target)
         if broken is not None:
@@ -66,10 +66,12 @@ class Touches:
         """The call is given something that outlives requests, and changes it."""
         owner = self._program.owner_of(module, function)
         for argument, change in self._params.changes(module, function, call):
-            if argument.endswith("~") or (argument[0] == "p" and not is_application(argument)):
+            if argument[0] == "p" and not is_application(argument):
                 continue
             path = STEP.join((argument, *change.steps))
             target = self._program.resolve(module.name, path, owner)
+            if is_new(path) or (target.steps and is_new(target.steps[-1])):
+                continue
             if target.kind == "self" and function.name.rpartition(".")[2] in INITS:
                 continue
             write = change.write._replace(path=path, locks=())
@@ -88,6 +90,10 @@ class Touches:
             self._add(broken, module, function, Write(call.path, "", call.line, ()), frozenset())
         elif target.kind == "var" and target.steps and target.steps[0].startswith("."):
             made = self._makers.of_variable(target)
+            if LOGGERS.search(made) and target.steps[0] in LOGGER_CHANGES:
+                key = ("logger", *target.id)
+                broken = Broken("ISO014", key, f"the logger `{target.name}`", module.name, call.line)
+                self._add(broken, module, function, Write(call.path, "", call.line, ()), frozenset())
             if STATEFUL.search(made) or made.endswith("sessionmaker()") or made == "sqlalchemy.orm.Session":
                 line = self._program.modules[target.module].names[target.name][1]
                 broken = Broken("ISO004", ("var", *target.id), f"`{target.name}`", target.module, line)

@@ -3,20 +3,30 @@
 from __future__ import annotations
 
 import ast
+from types import MappingProxyType
 
 from agentapp.audit.extract.assignments import bind
 from agentapp.audit.extract.chains import chain
 from agentapp.audit.extract.paths import stepped
 from agentapp.audit.extract.scope import Scope
+from agentapp.audit.facts import Call
+
+_ENTERING = MappingProxyType(
+    {ast.With: (".__enter__", ".__exit__"), ast.AsyncWith: (".__aenter__", ".__aexit__")}
+)
 
 
 def with_(scope: Scope, node: ast.With | ast.AsyncWith) -> None:
     """Whatever is entered counts: whether it is a lock is judged later, when more is known."""
     count = len(scope.locks)
+    entering = _ENTERING[type(node)]
     for item in node.items:
         paths = chain(scope, item.context_expr)
+        line, locks = node.lineno, tuple(scope.locks)
+        for path in paths:
+            scope.function.calls += [Call(f"{path}|{step}", line, locks) for step in entering]
         scope.locks += paths[:1]
         if item.optional_vars is not None:
-            bind(scope, item.optional_vars, stepped(paths, ".__enter__", "()"), "?")
+            bind(scope, item.optional_vars, stepped(paths, entering[0], "()"), "?")
     scope.each(node.body)
     del scope.locks[count:]

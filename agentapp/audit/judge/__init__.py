@@ -20,6 +20,7 @@ from agentapp.audit.judge.serving import Serving
 from agentapp.audit.judge.sharing import Sharing
 from agentapp.audit.judge.states import States
 from agentapp.audit.judge.touches import Touches
+from agentapp.audit.judge.uses import Uses
 from agentapp.audit.judge.verdicts import Verdicts
 
 __all__ = ["Hazard", "hazards_in"]
@@ -31,7 +32,7 @@ def hazards_in(modules: Iterable[Module]) -> list[Hazard]:
     reach = Reach(program, calls)
     locks = Locks(program, calls, reach)
     sharing, serving = Sharing(program, reach, makers), Serving(program, calls)
-    instances = Instances(program, reach, makers, sharing, serving)
+    instances = Instances(program, reach, makers, sharing, serving, Uses(program, calls))
     states = States(program, calls, reach, makers, instances)
     touches = Touches(program, reach, locks, makers, states, Params(program, calls))
     verdicts = Verdicts(program, locks, Reads(program, reach))

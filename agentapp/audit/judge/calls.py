@@ -80,14 +80,18 @@ class Calls:
 
     @cached_property
     def loose(self) -> set[str]:
-        """The names of methods that are called on something that is not known, and not at import."""
+        """The names of methods that are called on something that is not known, and not at import.
+
+        Not of those that Python itself calls: there is always somebody who has one of these.
+        """
         found = set()
         for module, function in self._program.functions():
             if function.name in (MODULE, MAIN) or self._program.is_not_served(module):
                 continue
             for call in function.calls:
                 last = call.path.rpartition(STEP)[2]
-                if last.startswith(".") and not self.called(module.name, call.path, function.owner):
+                is_method = last.startswith(".") and not last.startswith(".__")
+                if is_method and not self.called(module.name, call.path, function.owner):
                     found.add(last[1:])
         return found
 

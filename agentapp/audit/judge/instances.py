@@ -10,15 +10,22 @@ from agentapp.audit.judge.serving import Serving
 from agentapp.audit.judge.sharing import Sharing
 from agentapp.audit.judge.state import Broken
 from agentapp.audit.judge.targets import Id, Target
+from agentapp.audit.judge.uses import Uses
 from agentapp.audit.known import COPYING, INITS, VALIDATORS
 
 
 class Instances:
     def __init__(
-        self, program: Program, reach: Reach, makers: Makers, sharing: Sharing, serving: Serving
+        self,
+        program: Program,
+        reach: Reach,
+        makers: Makers,
+        sharing: Sharing,
+        serving: Serving,
+        uses: Uses,
     ) -> None:
         self._program, self._reach, self._makers = program, reach, makers
-        self._sharing, self._serving = sharing, serving
+        self._sharing, self._serving, self._uses = sharing, serving, uses
 
     def broken(self, module: Module, function: Function, write: Write, target: Target) -> Broken | None:
         if target.name not in module.classes or "()" in target.steps:
@@ -108,6 +115,8 @@ class Instances:
 
     def _of_shared(self, module: Module, function: Function, write: Write, target: Target) -> Broken | None:
         home = self._sharing.home(target.id) or self._serving.home(module, function)
+        if target.id not in self._sharing.singletons and self._uses.is_only_of_new(module, function):
+            return None
         if home is None or self._belongs_to_making(module, function) or self._is_safe(write, target):
             return None
         name = target.steps[0][1:]

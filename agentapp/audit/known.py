@@ -111,6 +111,7 @@ INITS = frozenset(
 )
 ANSWERS = re.compile(r"(Response|Exception|Error|Endpoint|Redirect)$|^HTTP\w+$")
 REGISTERED_ONCE = re.compile(r"(^|\.)(ModelAdmin|AdminSite)$")
+ENUMS = re.compile(r"(^|\.)(\w*Enum|Flag|IntFlag)$")
 SERVING = ("__call__", "dispatch", "process_request", "process_response", "process_resource")
 APPLICATION = frozenset({".app", ".application", ".registry"})
 CHANGED_BY = frozenset(

@@ -89,7 +89,7 @@ def bind(
             bind_name(scope, name, paths, value, target.lineno, annotated)
         case ast.Attribute(value=base, attr=attr):
             _keep(scope, paths)
-            scope.write(stepped(chain(scope, base), f".{attr}"), "attr", target.lineno, value)
+            scope.write(stepped(chain(scope, base), f".{attr}"), "attr", target.lineno, value, paths)
         case ast.Subscript():
             _keep(scope, paths)
             _bind_item(scope, target, paths, value)

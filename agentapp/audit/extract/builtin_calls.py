@@ -8,7 +8,17 @@ from types import MappingProxyType
 
 from agentapp.audit.extract.chains import chain
 from agentapp.audit.extract.passing import arguments
-from agentapp.audit.extract.paths import FRESH, Paths, classes, copies, elements, paired, short, stepped
+from agentapp.audit.extract.paths import (
+    FRESH,
+    OWN_MODULE,
+    Paths,
+    classes,
+    copies,
+    elements,
+    paired,
+    short,
+    stepped,
+)
 from agentapp.audit.extract.scope import Scope
 from agentapp.audit.extract.values import value_of
 from agentapp.audit.facts import Call, joined
@@ -53,7 +63,7 @@ def _getattr(scope: Scope, node: ast.Call) -> Paths:
 
 
 def _globals(scope: Scope, node: ast.Call) -> Paths:
-    return any_builtin(scope, node) if node.args else ("g:",)
+    return any_builtin(scope, node) if node.args else OWN_MODULE
 
 
 def _vars(scope: Scope, node: ast.Call) -> Paths:
@@ -61,14 +71,7 @@ def _vars(scope: Scope, node: ast.Call) -> Paths:
 
 
 def _super(scope: Scope, node: ast.Call) -> Paths:
-    """The method's own object or class, also from a function inside the method."""
-    around: Scope | None = scope
-    while around is not None:
-        for paths in around.env.values():
-            if paths in (("s",), ("c",)):
-                return paths
-        around = around.outer
-    return ("s",)
+    return scope.own_object()
 
 
 def _type(scope: Scope, node: ast.Call) -> Paths:

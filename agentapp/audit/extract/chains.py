@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from typing import Any
 
-from agentapp.audit.extract.paths import FRESH, Paths, classes, elements, item, stepped
+from agentapp.audit.extract.paths import FRESH, OWN_MODULE, Paths, classes, item, stepped
 from agentapp.audit.extract.scope import Scope
 
 
@@ -22,12 +22,17 @@ def chain(scope: Scope, node: ast.expr) -> Paths:
         scope.eval(node.slice)
         if scope.stored and _is_stored(scope, node):
             return FRESH
-        paths = chain(scope, node.value)
-        if isinstance(node.slice, ast.Slice):
-            return stepped(paths, "~")
-        index = node.slice.value if isinstance(node.slice, ast.Constant) else None
-        return tuple(each for path in paths for each in item(path, index))
+        return _items(chain(scope, node.value), node.slice)
     return scope.eval(node)
+
+
+def _items(paths: Paths, key: ast.expr) -> Paths:
+    if isinstance(key, ast.Slice):
+        return stepped(paths, "~")
+    if paths == ("g:sys|.modules",) and isinstance(key, ast.Name) and key.id == "__name__":
+        return OWN_MODULE
+    index = key.value if isinstance(key, ast.Constant) else None
+    return tuple(each for path in paths for each in item(path, index))
 
 
 def _is_stored(scope: Scope, node: ast.Subscript) -> bool:
@@ -62,8 +67,10 @@ def quiet(scope: Scope, node: ast.expr) -> Paths:
             return scope.look_up(name)
         case ast.Attribute(value=base, attr=attr):
             return stepped(quiet(scope, base), f".{attr}")
-        case ast.Subscript(value=base):
-            return elements(quiet(scope, base))
+        case ast.Subscript(value=base, slice=key):
+            return _items(quiet(scope, base), key)
+        case ast.Call(func=ast.Name(id="super")):
+            return scope.own_object()
         case ast.Call(func=function):
             return stepped(quiet(scope, function), "()")
     return FRESH

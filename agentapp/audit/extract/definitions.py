@@ -80,7 +80,7 @@ def _inside(scope: Scope, node: _Callable, called: str, decorators: tuple[str, .
     scope.reading.module.functions[function.name] = function
     inner = Scope(scope.reading, function, scope.enclosing())
     inner.own = {*function.params, *(arg.arg for arg in (args.vararg, args.kwarg) if arg)}
-    inner.env = {param: (f"p:{param}",) for param in function.params}
+    inner.env = {param: (f"p:{param}",) for param in (*function.params, function.vararg) if param}
     if scope.reading.has_depends:
         inner.env.update(depended(scope, args))
     positional = [*args.posonlyargs, *args.args]
@@ -96,6 +96,7 @@ def _function(scope: Scope, node: _Callable, called: str, decorators: tuple[str,
         _unused(scope, called, node.lineno),
         node.lineno,
         params=tuple([arg.arg for arg in (*args.posonlyargs, *args.args, *args.kwonlyargs)]),
+        vararg=args.vararg.arg if args.vararg else "",
         defaults=defaults_of(scope, args),
         decorators=decorators,
         decorator_lines=tuple(each.lineno for each in getattr(node, "decorator_list", ())),

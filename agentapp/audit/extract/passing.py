@@ -8,6 +8,7 @@ import re
 from agentapp.audit.extract.paths import FRESH, Paths, contained
 from agentapp.audit.extract.scope import Scope
 
+_PLACE = re.compile(r"\^\d+$")
 _HOLDING = re.compile(r"(\[\]|~|\^\d*)$")  # what is in something, or a new one
 
 
@@ -23,8 +24,10 @@ def arguments(scope: Scope, node: ast.Call) -> tuple[tuple[str, str], ...]:
     """Of those that are not fresh: position or name, and path."""
     found: list[tuple[str, str]] = []
     for n, arg in enumerate(node.args):
-        where, inner = ("*", arg.value) if isinstance(arg, ast.Starred) else (str(n), arg)
-        found += [(where, path) for path in mentioned(scope, inner)]
+        if isinstance(arg, ast.Starred):
+            found += [("*", _PLACE.sub("^", path)) for path in mentioned(scope, arg.value)]
+        else:
+            found += [(str(n), path) for path in mentioned(scope, arg)]
     for keyword in node.keywords:
         found += [(keyword.arg or "**", path) for path in mentioned(scope, keyword.value)]
     return tuple(found)

@@ -9,6 +9,7 @@ from agentapp.audit.facts import STEP, joined
 
 Paths = tuple[str, ...]  # where one object may come from
 FRESH: Final[Paths] = ()  # from nowhere: it is new, and nobody else has it
+OWN_MODULE: Final[Paths] = ("g:",)
 MOST_PATHS, MOST_STEPS = 4, 7
 
 

@@ -136,6 +136,16 @@ class Scope:
             scope = scope.outer
         return FRESH
 
+    def own_object(self) -> Paths:
+        """The method's own object or class, also from a function inside the method."""
+        around: Scope | None = self
+        while around is not None:
+            for paths in around.env.values():
+                if paths in (("s",), ("c",)):
+                    return paths
+            around = around.outer
+        return ("s",)
+
     def is_ours(self, name: str) -> bool:
         """Whether it is something else than Python's own function of that name."""
         return name in self.env or name in self.own or name not in _BUILTINS or name in self.reading.names
@@ -157,10 +167,10 @@ class Scope:
             return f"{self.class_.name}.{name}"
         return name if self.is_module else f"{self.function.name}.{name}"
 
-    def write(self, paths: Paths, how: str, line: int, value: str = "?") -> None:
+    def write(self, paths: Paths, how: str, line: int, value: str = "?", put: Paths = FRESH) -> None:
         for path in paths:
-            write = Write(path, how, line, tuple(self.locks), self.lazy(path), value)
-            self.function.writes.append(write)
+            lazy, source = self.lazy(path), put[0] if put else ""
+            self.function.writes.append(Write(path, how, line, tuple(self.locks), lazy, value, source))
 
     def read(self, paths: Paths, line: int) -> None:
         if self.reading.with_reads:

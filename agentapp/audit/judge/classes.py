@@ -90,6 +90,21 @@ class Classes:
         return known
 
     @cached_property
+    def own_sources(self) -> dict[Id, dict[str, list[str]]]:
+        """Of every class, the paths in its module of what its methods put into attributes of ``self``."""
+        found: dict[Id, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
+        for module in self._modules.values():
+            for class_ in module.classes.values():
+                for name, value in _declared(class_).items():
+                    if value.startswith("C:"):
+                        found[module.name, class_.name][name].append(f"{value[2:]}|()")
+            for function in module.functions.values():
+                for write in function.writes if function.owner else ():
+                    if write.source and write.how == "attr" and write.path.startswith("s|."):
+                        found[module.name, function.owner][write.path[3:]].append(write.source)
+        return found
+
+    @cached_property
     def own_values(self) -> dict[Id, dict[str, str]]:
         """Of every class, what it gives to attributes of ``self``: the most telling value."""
         found: dict[Id, dict[str, str]] = defaultdict(dict)

@@ -33,10 +33,10 @@ class Constructions:
         """What an attribute is given when an object is made: who gives it, and the path there."""
         classes = self._program.classes
         for at in classes.bases(id):
-            value = classes.own_values.get(at, {}).get(attribute, "?")
-            if value.startswith("P:g:"):
-                module = self._program.modules[at[0]]
-                yield module, module.functions[MODULE], value[2:]
+            module = self._program.modules[at[0]]
+            for path in classes.own_sources.get(at, {}).get(attribute, ()):
+                if path.startswith("g:"):
+                    yield module, module.functions[MODULE], path
         for made in (id, *classes.subclasses.get(id, ())):
             init = classes.method(made, "__init__")
             value = classes.instance_values(made).get(attribute, "?")

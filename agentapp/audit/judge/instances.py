@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from agentapp.audit.facts import Function, Module, Write
 from agentapp.audit.judge.makers import Makers, is_container, is_made_safe
+from agentapp.audit.judge.params import parameter
 from agentapp.audit.judge.program import Program
 from agentapp.audit.judge.reach import Reach, last_name
 from agentapp.audit.judge.serving import Serving
@@ -28,7 +31,9 @@ class Instances:
         self._sharing, self._serving, self._uses = sharing, serving, uses
 
     def broken(self, module: Module, function: Function, write: Write, target: Target) -> Broken | None:
-        if target.name not in module.classes or "()" in target.steps:
+        if target.id not in self._program.classes or "()" in target.steps:
+            return None
+        if target.kind == "inst" and target.id not in self._sharing.singletons:
             return None
         if not target.steps:
             return self._of_container(module, function, write, target.id)
@@ -47,23 +52,28 @@ class Instances:
             for write in init.writes if init else ():
                 if init and write.path == f"s|{target.steps[0]}" and write.value.startswith("P:p:"):
                     name = write.value[4:]
-                    if init.defaults.get(name) == "M":
-                        key = ("default", module, init.name, name)
-                        return Broken("ISO008", key, f"the default of `{name}`", module, init.line)
+                    for at, facts, param in self._defaults((module, class_), init, name):
+                        key = ("default", at, facts.name, param)
+                        return Broken("ISO008", key, f"the default of `{param}`", at, facts.line)
         return None
+
+    def _defaults(self, id: Id, init: Function, name: str) -> Iterator[tuple[str, Function, str]]:
+        """The constructors whose mutable default it may be: its own, or one that passes it on to this one."""
+        if init.defaults.get(name) == "M":
+            yield id[0], init, name
+        for module, class_ in self._program.classes.subclasses.get(id, ()):
+            below = self._program.modules[module].functions.get(f"{class_}.__init__")
+            for call in below.calls if below else ():
+                if call.path == "s|.__init__":
+                    for where, path in call.args:
+                        is_it = path.startswith("p:") and parameter(init.params[1:], where) == name
+                        if below and is_it and below.defaults.get(path[2:]) == "M":
+                            yield module, below, path[2:]
 
     def _of_class(self, write: Write, target: Target) -> Broken | None:
         """The attribute is the class's, and nobody gave the instance one of its own."""
-        classes, id, name = self._program.classes, target.id, target.steps[0][1:]
-        if self._is_set_in_init(id, name):
-            return None
-        found = classes.attribute(id, name)
-        for below in classes.subclasses.get(id, ()):
-            if self._program.is_not_served(self._program.modules[below[0]]):
-                continue
-            other = classes.attribute(below, name)
-            if other is not None and other[1][0] == "M" and not self._is_set_in_init(below, name):
-                found = other
+        id, name = target.id, target.steps[0][1:]
+        found = self._class_attribute(id, name)
         if found is None:
             return None
         at, (value, line, annotated) = found
@@ -73,6 +83,27 @@ class Instances:
         if is_container(value, made) or (write.how == "item" and value[0] == "M"):
             return Broken("ISO003", ("class", *at, name), f"`{at[1]}.{name}`", at[0], line)
         return None
+
+    def _class_attribute(self, id: Id, name: str) -> tuple[Id, tuple[str, int, bool]] | None:
+        """The one that an instance of the class, or of one made from it, has instead of its own."""
+        classes = self._program.classes
+        found = classes.attribute(id, name)
+        below = classes.subclasses.get(id, ())
+        if self._is_set_in_init(id, name):
+            return found if any(self._leaves_out(each, name) for each in below) else None
+        for each in below:
+            other = classes.attribute(each, name)
+            is_served = not self._program.is_not_served(self._program.modules[each[0]])
+            if other and other[1][0] == "M" and is_served and not self._is_set_in_init(each, name):
+                found = other
+        return found
+
+    def _leaves_out(self, id: Id, attribute: str) -> bool:
+        """A constructor that does not set it, and does not call the one that does."""
+        init = self._program.modules[id[0]].functions.get(f"{id[1]}.__init__")
+        if init is None or any(call.path.endswith("|.__init__") for call in init.calls):
+            return False
+        return not any(write.path == f"s|.{attribute}" for write in init.writes)
 
     def _is_set_in_init(self, id: Id, attribute: str) -> bool:
         path = f"s|.{attribute}"

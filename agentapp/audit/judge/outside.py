@@ -10,8 +10,6 @@ PROCESS_WIDE = frozenset({"sys.path", "os.environ", "sys.modules"})
 
 
 def of_outside(module: Module, write: Write, name: str) -> Broken | None:
-    if write.path == "g:" and write.how == "item":
-        return Broken("ISO002", ("globals", module.name), "the module's globals", module.name, 1)
     if "current_app" in name and write.how in ("attr", "item", "call") and "(" not in name:
         if write.how == "call" and not name.endswith(("config", "extensions")):
             return None

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from agentapp.audit.facts import STEP, Call, Function, Module, Write
+from agentapp.audit.facts import STEP, Call, Function, Module, Write, joined
 from agentapp.audit.judge.calls import Calls
 from agentapp.audit.judge.changes import changed_object
 from agentapp.audit.judge.program import Program
@@ -40,7 +40,10 @@ class Params:
                 facts = self._program.function(callee)
                 offset = shift + (1 if facts.owner and "g:staticmethod" not in facts.decorators else 0)
                 for where, path in call.args:
-                    for change in changed.get(parameter(facts.params, where, offset), ()):
+                    name = parameter(facts.params, where, offset)
+                    if not name or name == "*":
+                        name, path = facts.vararg, path if name else joined(path, "^")
+                    for change in changed.get(name, ()):
                         yield path, change
 
     def _callees(self, module: Module, function: Function, call: Call) -> Iterator[tuple[Id, int]]:

@@ -84,7 +84,7 @@ class Program:
         kind, _, name = root.partition(":")
         match kind:
             case "g":
-                return self.named(module, name)
+                return self.named(module, name) if name else Target("module", module, "")
             case "d":
                 return Target("func", module, name)
             case "k":
@@ -170,7 +170,9 @@ class Program:
                 case "func" if step == "()" and not target.steps:
                     rest = self._entered(target.id, rest)
                     target = self._result(target, target.of)
-                case "class" if step == "()" and not target.steps:
+                case "class" if step == "[]" and rest[:1] == ("()",) and not target.steps:
+                    pass  # a generic class, and what it is made for
+                case "class" if step in ("()", "[]") and not target.steps:
                     target = Target("inst", *target.id)
                 case "class" | "inst" | "self" | "var" if not target.steps and step.startswith("."):
                     found = self._member(target, step[1:])

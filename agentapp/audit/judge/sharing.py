@@ -9,7 +9,7 @@ from agentapp.audit.judge.makers import Makers
 from agentapp.audit.judge.program import Program
 from agentapp.audit.judge.reach import Reach
 from agentapp.audit.judge.targets import Id, Target
-from agentapp.audit.known import INITS, SERVING
+from agentapp.audit.known import ENUMS, INITS, SERVING
 
 Kept = tuple[Id, str]  # a class, and where its instance is, as people would say it
 
@@ -124,8 +124,10 @@ class Sharing:
     # -- singletons
 
     def _is_singleton(self, module: Module, class_: Class) -> bool:
+        outside = self._program.classes.outside_bases((module.name, class_.name))
         return (
             self._is_served_by_one((module.name, class_.name))
+            or any(map(ENUMS.search, outside))
             or any(
                 "ingleton" in path for path in (*class_.decorators, *class_.keywords.values(), *class_.bases)
             )
@@ -155,10 +157,14 @@ class Sharing:
         target = self._program.resolve(module.name, meta) if meta is not None else None
         if target is None or target.kind != "class":
             return False
-        call = self._program.classes.method(target.id, "__call__")
-        return call is not None and any(
-            write.how in ("item", "attr") for write in self._program.function(call).writes
-        )
+        call, init = (self._program.classes.method(target.id, name) for name in ("__call__", "__init__"))
+        if call is None:
+            return False
+        facts = self._program.function(call)
+        if any(write.how in ("item", "attr") for write in facts.writes):
+            return True
+        made = [write.value for write in self._program.function(init).writes] if init else []
+        return "C:s|.__call__" in made and "s|.__call__|()" not in facts.returns
 
 
 def _keeps_its_instance(module: Module, class_: Class) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from agentapp.audit.facts import STEP, Function, Module, Write
+from agentapp.audit.facts import STEP, Function, Module, Write, is_new
 from agentapp.audit.judge.calls import Calls
 from agentapp.audit.judge.constructions import Constructions
 from agentapp.audit.judge.instances import Instances
@@ -13,6 +13,8 @@ from agentapp.audit.judge.reach import Reach, last_name
 from agentapp.audit.judge.state import Broken
 from agentapp.audit.judge.targets import NOWHERE, Id, Target
 from agentapp.audit.known import ANYBODYS, APPLICATION, APPS, CONTAINERS, SAFE_MADE
+
+GLOBALS = "its names"
 
 
 class States:
@@ -37,7 +39,7 @@ class States:
                 return named if named.kind == "var" else Target("patched", target.module, last[1:])
         target = self._program.resolve(module.name, write.path, owner)
         if target.kind == "module" and write.how in ("item", "call"):
-            return Target("patched", target.module, "its names")
+            return Target("patched", target.module, GLOBALS)
         return target
 
     def _is_set_by_method(self, target: Target, name: str) -> bool:
@@ -64,6 +66,10 @@ class States:
                 return self._of_class(function, write, target)
             case "self":
                 return self._of_self(module, function, write, target)
+            case "inst":  # of a singleton it is the one that all have
+                return self._instances.broken(module, function, write, target)
+            case "patched" if target == Target("patched", module.name, GLOBALS):
+                return Broken("ISO002", ("globals", module.name), "the module's globals", module.name, 1)
             case "patched":
                 home = self._program.modules.get(target.module, module)
                 name = f"`{target.module}.{target.name}`"
@@ -93,6 +99,8 @@ class States:
                 owner = self._program.owner_of(at, caller)
                 moved = write._replace(path=STEP.join((argument, *target.steps[1:])))
                 given = self._program.resolve(at.name, moved.path, owner)
+                if given.steps and is_new(given.steps[-1]):
+                    continue
                 if given.kind != "self" and (broken := self.broken(at, caller, moved, given)) is not None:
                     return broken
                 of = None if given.steps else self._program.class_of(given)
@@ -210,6 +218,9 @@ class States:
 
     def _of_default(self, module: Module, function: Function, write: Write, target: Target) -> Broken | None:
         value = function.defaults.get(target.name, "?")
+        if value.startswith("P:g:"):
+            path = STEP.join((value[2:], *target.steps))
+            return self.broken(module, function, write, self._program.resolve(module.name, path))
         made = self._makers.of(module.name, value)
         if not is_container(value, made) and self._program.made(module.name, value) is None:
             return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,6 +16,7 @@ Statements = Mapping[type[ast.stmt], Callable[["Scope", Any], None]]
 Expressions = Mapping[type[ast.expr], Callable[["Scope", Any], Paths]]
 
 _BUILTINS = frozenset(dir(builtins))
+_NOT_READ = re.compile(r"\(\)|[~^]")  # results, copies and new containers are nobody else's
 
 
 @dataclass(slots=True)
@@ -176,7 +178,7 @@ class Scope:
         if self.reading.with_reads:
             locks = tuple(self.locks)
             for path in paths:
-                if path[0] in "gfsc" and "()" not in path and "~" not in path:
+                if path[0] in "gfsc" and not _NOT_READ.search(path):
                     self.function.reads.append(Read(path, line, locks))
 
     def lazy(self, path: str) -> int:

@@ -72,6 +72,11 @@ class Classes:
             (module, f"{class_}.{name}") for module, class_ in below if name in self[module, class_].methods
         ]
 
+    @cached_property
+    def method_names(self) -> set[str]:
+        every = (class_ for module in self._modules.values() for class_ in module.classes.values())
+        return {name for class_ in every for name in class_.methods}
+
     def attribute(self, id: Id, name: str) -> tuple[Id, tuple[str, int, bool]] | None:
         """Where in the class or below it a class attribute is set."""
         for at in self.bases(id):

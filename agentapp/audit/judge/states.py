@@ -12,7 +12,7 @@ from agentapp.audit.judge.program import Program
 from agentapp.audit.judge.reach import Reach, last_name
 from agentapp.audit.judge.state import Broken
 from agentapp.audit.judge.targets import NOWHERE, Id, Target
-from agentapp.audit.known import ANYBODYS, APPLICATION, APPS, CONTAINERS, SAFE_MADE
+from agentapp.audit.known import APPLICATION, APPS, CONTAINERS, SAFE_MADE
 
 GLOBALS = "its names"
 
@@ -155,8 +155,8 @@ class States:
         if of is not None and target.steps and target.steps[0].startswith("."):
             value = self._program.classes.instance_values(of).get(target.steps[0][1:], "?")
             made = self._makers.of(of[0], value)
-            if "[]" in target.steps and write.value in ANYBODYS:
-                return True  # what is kept there may be an object with a method of that name
+            if "[]" in target.steps and self._instances.is_anybodys(write.value):
+                return True
         if is_container(value, made):
             return False
         if write.how == "aug":

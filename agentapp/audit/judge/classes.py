@@ -8,6 +8,7 @@ from functools import cached_property
 
 from agentapp.audit.facts import STEP, Class, Module, rank
 from agentapp.audit.judge.targets import Id, Target
+from agentapp.audit.known import ANYBODYS
 
 MOST_BASES = 20
 FIELDS = frozenset({"field", "Field", "attrib", "ib", "PrivateAttr", "Factory"})
@@ -72,8 +73,12 @@ class Classes:
             (module, f"{class_}.{name}") for module, class_ in below if name in self[module, class_].methods
         ]
 
+    def is_anybodys(self, method: str) -> bool:
+        """Not only containers have a method of that name, but also objects of this program."""
+        return method in ANYBODYS and method in self._method_names
+
     @cached_property
-    def method_names(self) -> set[str]:
+    def _method_names(self) -> set[str]:
         every = (class_ for module in self._modules.values() for class_ in module.classes.values())
         return {name for class_ in every for name in class_.methods}
 

@@ -14,7 +14,7 @@ from agentapp.audit.judge.sharing import Sharing
 from agentapp.audit.judge.state import Broken
 from agentapp.audit.judge.targets import Id, Target
 from agentapp.audit.judge.uses import Uses
-from agentapp.audit.known import ANYBODYS, COPYING, INITS, VALIDATORS
+from agentapp.audit.known import COPYING, INITS, VALIDATORS
 
 
 class Instances:
@@ -168,10 +168,6 @@ class Instances:
         names = (self._program.decorator(module.name, path) for path in function.decorators)
         return any(VALIDATORS.search(name) for name in names)
 
-    def is_anybodys(self, method: str) -> bool:
-        """Not only containers have a method of that name, but also objects of this program."""
-        return method in ANYBODYS and method in self._program.classes.method_names
-
     def _is_safe(self, write: Write, target: Target) -> bool:
         """By what the attribute holds."""
         is_below = len(target.steps) > 1
@@ -179,7 +175,7 @@ class Instances:
         if target.steps[1:2] == ("[]",) and self._program.made(target.module, value, target.name) is not None:
             return True  # what an object of its own gives need not be what it has
         is_of_item = "[]" in target.steps and target.steps[-1].startswith(".")
-        if write.how == "call" and is_of_item and self.is_anybodys(write.value):
+        if write.how == "call" and is_of_item and self._program.classes.is_anybodys(write.value):
             return True
         made = self._makers.of(target.module, value)
         if is_made_safe(made):

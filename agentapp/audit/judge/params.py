@@ -38,7 +38,7 @@ class Params:
             changed = self._changed.get(callee)
             if changed:
                 facts = self._program.function(callee)
-                offset = shift + (1 if facts.owner and "g:staticmethod" not in facts.decorators else 0)
+                offset = shift + takes_itself(facts)
                 for where, path in call.args:
                     name = parameter(facts.params, where, offset)
                     if not name or name == "*":
@@ -84,6 +84,11 @@ class Params:
                 mine = self._changed.setdefault((module.name, function.name), {}).setdefault(path[2:], [])
                 if len(mine) < MOST_CHANGES and all(known.write.line != change.write.line for known in mine):
                     mine.append(change)
+
+
+def takes_itself(function: Function) -> bool:
+    """Whether its first parameter is the object or class that it is called on."""
+    return bool(function.owner) and "g:staticmethod" not in function.decorators
 
 
 def parameter(params: tuple[str, ...], where: str, offset: int = 0) -> str:

@@ -8,11 +8,13 @@ from agentapp.audit.judge.constructions import Constructions
 from agentapp.audit.judge.instances import Instances
 from agentapp.audit.judge.makers import Makers, is_container, is_made_safe
 from agentapp.audit.judge.outside import of_outside
+from agentapp.audit.judge.params import takes_itself
 from agentapp.audit.judge.program import Program
 from agentapp.audit.judge.reach import Reach, last_name
 from agentapp.audit.judge.state import Broken
 from agentapp.audit.judge.targets import NOWHERE, Id, Target
-from agentapp.audit.known import APPLICATION, APPS, CONTAINERS, SAFE_MADE
+from agentapp.audit.judge.variables import Variables
+from agentapp.audit.known import APPLICATION, APPS
 
 GLOBALS = "its names"
 
@@ -23,7 +25,7 @@ class States:
     ) -> None:
         self._program, self._calls, self._reach = program, calls, reach
         self._makers, self._instances = makers, instances
-        self._constructions = Constructions(program)
+        self._variables, self._constructions = Variables(program, makers), Constructions(program)
 
     def target(self, module: Module, write: Write, owner: str) -> Target:
         """What is written to. An attribute is written to its object, whatever it was before."""
@@ -61,7 +63,7 @@ class States:
             case "param" | "self" if len(steps) > 1 and steps[0] in APPLICATION and "()" not in steps:
                 return Broken("ISO012", ("app", "state"), "the application's state", module.name, write.line)
             case "var":
-                return self._of_variable(write, target)
+                return self._variables.broken(write, target)
             case "class" if steps and write.how != "next":
                 return self._of_class(function, write, target)
             case "self":
@@ -104,73 +106,9 @@ class States:
                 if given.kind != "self" and (broken := self.broken(at, caller, moved, given)) is not None:
                     return broken
                 of = None if given.steps else self._program.class_of(given)
-                if of is not None and self._is_done_by_method(of, moved):
+                if of is not None and self._variables.is_done_by_method(of, moved):
                     return None
         return self._instances.broken(module, function, write, target)
-
-    # -- a module's variable
-
-    def _of_variable(self, write: Write, target: Target) -> Broken | None:
-        home = self._program.modules[target.module]
-        value, line = home.names[target.name]
-        made = self._makers.of(target.module, value)
-
-        def broken(rule: str, name: str = f"`{target.name}`") -> Broken:
-            return Broken(rule, ("var", *target.id), name, target.module, line)
-
-        if self._program.is_not_served(home):
-            return None
-        if self._makers.is_scoped(target):
-            is_default = "#M" in value and target.steps[:1] == ("[]",)
-            return broken("ISO010", f"the default of `{target.name}`") if is_default else None
-        if write.how == "next":
-            return None
-        if APPS.search(made) and write.how in ("attr", "item", "call", "aug"):
-            is_method = write.how == "call" and not target.steps
-            return None if is_method else broken("ISO012", f"the application object `{target.name}`")
-        if write.how == "rebind" or (write.how == "attr" and not target.steps):
-            return broken("ISO005" if write.lazy else "ISO002")
-        if self._is_untouched(write, target, value, made):
-            return None
-        of = self._program.class_of(target)
-        if of is not None:
-            found = broken("ISO004")
-            if target.steps and target.steps[0].startswith("."):
-                return found._replace(key=("attr", *of, target.steps[0][1:]))
-            return found if target.steps else found._replace(key=("attr", *of, ""))
-        is_made_outside = value.startswith("C:") and not CONTAINERS.search(made)
-        if is_made_outside and target.steps and write.how in ("attr", "item"):
-            return broken("ISO016")
-        return broken("ISO006" if write.lazy and write.how in ("item", "call") else "ISO001")
-
-    def _is_untouched(self, write: Write, target: Target, value: str, made: str) -> bool:
-        """The write goes to something new, to something that is made for it, or changes nothing."""
-        if "()" in target.steps and self._program.class_of(target._replace(steps=())) is None:
-            return True  # what a client gives is new
-        if SAFE_MADE.search(made):
-            return True
-        of = self._program.class_of(target)
-        if of is not None and not target.steps and self._is_done_by_method(of, write):
-            return True
-        if of is not None and target.steps and target.steps[0].startswith("."):
-            value = self._program.classes.instance_values(of).get(target.steps[0][1:], "?")
-            made = self._makers.of(of[0], value)
-            if "[]" in target.steps and self._instances.is_anybodys(write.value):
-                return True
-        if is_container(value, made):
-            return False
-        if write.how == "aug":
-            return not target.steps  # what cannot be changed is replaced
-        return write.how == "call"
-
-    def _is_done_by_method(self, of: Id, write: Write) -> bool:
-        """A method of the program: what it changes is seen there."""
-        special = "__delitem__" if write.value == "del" else "__setitem__"
-        if write.how in ("call", "item"):
-            name = write.value if write.how == "call" else special
-            if self._program.classes.method(of, name) is not None:
-                return True
-        return write.how == "call" and not self._makers.is_container_class(of)
 
     # -- an attribute of a class
 
@@ -233,9 +171,9 @@ class States:
         """A function gives its default back, to a caller who gave nothing for it."""
         name, _, param = target.name.rpartition(":")
         facts = self._program.function((target.module, name))
-        own = facts.params[1:] if facts.owner else facts.params
+        place = facts.params.index(param) - takes_itself(facts)
         for call in function.calls:
-            if write.path.startswith(f"{call.path}|()") and call.given <= own.index(param):
+            if write.path.startswith(f"{call.path}|()") and call.given <= place:
                 key = ("default", target.module, name, param)
                 return Broken("ISO008", key, f"the default of `{param}`", target.module, facts.line)
         return None

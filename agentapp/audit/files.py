@@ -106,7 +106,8 @@ class _Walk:
             names = {entry.name for entry in entries}
             if "pyvenv.cfg" in names and directory != self.top:
                 continue
-            root = self._root(directory, root_above) if INIT in names else None
+            # What is inside a package is of it, also without a file that says so.
+            root = self._root(directory, root_above) if INIT in names else root_above
             for entry in entries:
                 if entry.name.endswith(ENDINGS) and self._is_ours(entry):
                     self.has_met = True

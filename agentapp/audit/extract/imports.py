@@ -39,7 +39,7 @@ def _bind(scope: Scope, name: str, base: str, what: str) -> None:
     if scope.is_module or scope.class_ is not None:
         imports[name] = (base, what)
     else:
-        local = f"{scope.function.name}/{name}"
-        imports[local] = (base, what)
-        scope.env[name] = (f"g:{local}",)
+        path = scope.imported(name)
+        imports[path.removeprefix("g:")] = (base, what)
+        scope.env[name] = (path,)
         scope.own.add(name)

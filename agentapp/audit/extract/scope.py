@@ -132,11 +132,15 @@ class Scope:
         while scope is not None:
             if scope.class_ is None and not scope.is_module and name in scope.own:
                 known = scope.env.get(name, FRESH)
-                if known and known[0][0] in "dksc":  # a function, a class, or the method's own object
-                    return known
+                if known and (known[0][0] in "dksc" or known[0] == scope.imported(name)):
+                    return known  # a function, a class, the method's own object, or something imported
                 return (f"f:{scope.function.name}:{name}",)
             scope = scope.outer
         return FRESH
+
+    def imported(self, name: str) -> str:
+        """The path of something that is imported inside a function."""
+        return f"g:{self.function.name}/{name}"
 
     def own_object(self) -> Paths:
         """The method's own object or class, also from a function inside the method."""

@@ -29,5 +29,10 @@ def keeps_task(function: Function, write: Write) -> bool:
     return write.value == "add" and any(call.path.endswith(".add_done_callback") for call in function.calls)
 
 
+def is_replaced(write: Write) -> bool:
+    """``alias += something``, of which nothing says that it is a list: numbers and texts are replaced."""
+    return write.how == "aug" and write.value != "M" and STEP in write.path
+
+
 def is_in_place(write: Write) -> bool:
     return write.how in ("item", "call", "aug") or write.value == "+"

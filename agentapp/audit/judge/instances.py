@@ -182,6 +182,7 @@ class Instances:
             return True
         if is_container(value, made):
             return False
-        if write.how == "call" and not value.startswith("P:p:"):
-            return True
+        if write.how == "call":
+            is_kept = value.startswith("P:p:")
+            return not is_kept or self._program.classes.is_anybodys(write.value)
         return write.how in ("item", "call") and is_below and bool(made)

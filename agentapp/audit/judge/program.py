@@ -108,15 +108,28 @@ class Program:
         if name in found.classes and "." not in name:
             return Target("class", module, name)
         if name in found.imports:
-            return self._imported(*found.imports[name], depth)
+            base, what = found.imports[name]
+            return self._imported(self._located(module, base), what, depth)
         if name in found.names:
             return self._variable(found, name, depth)
         for star in found.stars:
+            star = self._located(module, star)
             if star in self.modules:
                 target = self.named(star, name, depth + 1)
                 if target.kind != "ext":
                     return target
         return Target("ext", "", name)
+
+    def _located(self, module: str, base: str) -> str:
+        """Which module an import means: one may begin in any directory above that is not a package."""
+        if self._has(base):
+            return base
+        above = module.rpartition(".")[0]
+        while above:
+            if above not in self.modules and self._has(f"{above}.{base}"):
+                return f"{above}.{base}"
+            above = above.rpartition(".")[0]
+        return base
 
     def _imported(self, base: str, what: str, depth: int) -> Target:
         if not what:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from functools import cached_property
 
 from agentapp.audit.facts import MAIN, MODULE, STEP, Function, Module
@@ -22,6 +23,7 @@ from agentapp.audit.known import (
 
 METACLASSES = frozenset({"type", "ABCMeta", "abc.ABCMeta", "EnumMeta"})
 DEEPEST = 200
+FURTHEST = 3  # from a start to who is called by who is called by it
 
 
 class Reach:
@@ -113,14 +115,28 @@ class Reach:
 
     # -- before anything is served
 
-    def runs_before_serving(self, id: Id, depth: int = 5) -> bool:
+    def runs_before_serving(self, id: Id) -> bool:
         """At import or while the application is made; a script that serves nothing does not count."""
-        name = id[1].rpartition(".")[2]
-        if name == MODULE or name in STARTS - SCRIPTS or id in self._calls.starts:
-            return True
-        return depth > 0 and any(
-            self.runs_before_serving(caller, depth - 1) for caller in self._calls.callers_of(id)
-        )
+        return id in self._before_serving
+
+    @cached_property
+    def _before_serving(self) -> set[Id]:
+        callees: dict[Id, list[Id]] = defaultdict(list)
+        for callee, callers in self._calls.callers.items():
+            for caller, _ in callers:
+                callees[caller].append(callee)
+        found: set[Id] = set()
+        near = [
+            id
+            for module, function in self._program.functions()
+            if (id := (module.name, function.name))[1] == MODULE
+            or last_name(function) in STARTS - SCRIPTS
+            or id in self._calls.starts
+        ]
+        for _ in range(FURTHEST):
+            found.update(near)
+            near = [callee for id in near for callee in callees.get(id, ()) if callee not in found]
+        return found
 
     def is_made_once(self, module: Module, outer: Function) -> bool:
         """Whether the function runs when modules are imported or the application is made, and not later."""

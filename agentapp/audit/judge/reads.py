@@ -10,6 +10,7 @@ from agentapp.audit.judge.program import Program
 from agentapp.audit.judge.reach import Reach
 from agentapp.audit.judge.state import Key
 from agentapp.audit.judge.targets import Target
+from agentapp.audit.judge.variables import key_of
 
 ReadBy = tuple[Module, Function, Read]
 
@@ -43,7 +44,7 @@ class Reads:
 def _key(target: Target) -> Key | None:
     match target.kind:
         case "var":
-            return ("var", *target.id)
+            return key_of(target)
         case "self" | "class" if target.steps:
             return ("attr", *target.id, target.steps[0][1:])
         case "cell":

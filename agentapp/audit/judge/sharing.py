@@ -174,7 +174,8 @@ def _keeps_its_instance(module: Module, class_: Class) -> bool:
     for method in class_.methods:
         function = module.functions.get(f"{name}.{method}")
         for write in function.writes if function else ():
-            if write.how == "attr" and write.path in ("s|.__dict__", "s") and write.value.startswith("P:"):
+            is_dict = write.how == "attr" and write.path in ("s|.__dict__", "s")
+            if is_dict and write.value.startswith("P:") and not write.value.startswith("P:p:"):
                 return True
             is_class = write.path.startswith(("c|.", f"g:{name}|."))
             if is_class and write.how in ("attr", "item") and write.value.startswith(makers):

@@ -21,7 +21,7 @@ class Broken(NamedTuple):
 
 
 class Touch(NamedTuple):
-    rule: str
+    broken: Broken
     module: Module
     function: Function
     line: int
@@ -33,7 +33,4 @@ class Touch(NamedTuple):
 @dataclass(slots=True)
 class State:
     key: Key
-    name: str
-    module: str
-    line: int
     writes: list[Touch] = field(default_factory=list)

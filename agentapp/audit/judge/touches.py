@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 from agentapp.audit.facts import MODULE, STEP, Call, Function, Module, Write, is_new
-from agentapp.audit.judge.changes import changed_argument, changed_object, is_in_place, keeps_task
+from agentapp.audit.judge.changes import (
+    changed_argument,
+    changed_object,
+    is_in_place,
+    is_replaced,
+    keeps_task,
+)
 from agentapp.audit.judge.locks import Locks
 from agentapp.audit.judge.makers import Makers
 from agentapp.audit.judge.params import Params
@@ -52,7 +58,7 @@ class Touches:
                 self._note_arguments(module, function, call)
 
     def _note(self, module: Module, function: Function, write: Write) -> None:
-        if is_new(write.path) or (write.how == "aug" and write.value != "M" and STEP in write.path):
+        if is_new(write.path) or is_replaced(write):
             return
         target = self._states.target(module, write, self._program.owner_of(module, function))
         if target.steps and is_new(target.steps[-1]):
@@ -75,6 +81,8 @@ class Touches:
             if target.kind == "self" and function.name.rpartition(".")[2] in INITS:
                 continue
             write = change.write._replace(path=path, locks=())
+            if is_replaced(write):
+                continue
             broken = self._states.broken(module, function, write, target)
             if broken is not None:
                 at, facts = self._program.modules[change.where[0]], self._program.function(change.where)
@@ -103,7 +111,6 @@ class Touches:
     def _add(
         self, broken: Broken, module: Module, function: Function, write: Write, locks: frozenset[str]
     ) -> None:
-        rule, key, name, home, line = broken
-        state = self._found.setdefault(key, State(key, name, home, line))
-        touch = Touch(rule, module, function, write.line, locks, write.lazy, is_in_place(write))
+        state = self._found.setdefault(broken.key, State(broken.key))
+        touch = Touch(broken, module, function, write.line, locks, write.lazy, is_in_place(write))
         state.writes.append(touch)

@@ -5,9 +5,15 @@ from __future__ import annotations
 from agentapp.audit.facts import Write
 from agentapp.audit.judge.makers import Makers, is_container
 from agentapp.audit.judge.program import Program
-from agentapp.audit.judge.state import Broken
+from agentapp.audit.judge.state import Broken, Key
 from agentapp.audit.judge.targets import Id, Target
 from agentapp.audit.known import APPS, CONTAINERS, SAFE_MADE
+
+
+def key_of(variable: Target) -> Key:
+    """A variable, or one attribute of it: whoever changes the one need not care about the others."""
+    attribute = variable.steps[:1] if variable.steps and variable.steps[0].startswith(".") else ()
+    return ("var", *variable.id, *attribute)
 
 
 class Variables:
@@ -20,7 +26,7 @@ class Variables:
         made = self._makers.of(target.module, value)
 
         def broken(rule: str, name: str = f"`{target.name}`") -> Broken:
-            return Broken(rule, ("var", *target.id), name, target.module, line)
+            return Broken(rule, key_of(target), name, target.module, line)
 
         if self._program.is_not_served(home):
             return None

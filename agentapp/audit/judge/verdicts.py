@@ -27,18 +27,19 @@ class Verdicts:
         unlocked = [touch for touch in writes if not touch.locks]
         if len(unlocked) < len(writes):
             touch = unlocked[0] if unlocked else writes[-1]
-            if touch.rule != "ISO005":
+            if touch.broken.rule != "ISO005":
                 yield self._hazard(touch, "ISO015", state, UNGUARDED)
                 return
         touch = min(
-            unlocked or writes, key=lambda touch: (touch.rule == "ISO005", touch.module.path, touch.line)
+            unlocked or writes,
+            key=lambda touch: (touch.broken.rule == "ISO005", touch.module.path, touch.line),
         )
-        yield self._hazard(touch, touch.rule, state)
+        yield self._hazard(touch, touch.broken.rule, state)
 
     def _of_guarded(self, state: State, common: frozenset[str]) -> Iterator[Hazard]:
         """All changes hold one lock. So must whoever asks before, and whoever may see half of a change."""
         asked_outside = [touch for touch in state.writes if touch.lazy == 1]
-        if asked_outside and all(touch.rule == "ISO005" for touch in state.writes):
+        if asked_outside and all(touch.broken.rule == "ISO005" for touch in state.writes):
             yield self._hazard(asked_outside[0], "ISO005", state, " after a check outside the lock")
         elif any(touch.is_in_place for touch in state.writes):
             yield from self._unlocked_read(state, common)
@@ -51,16 +52,15 @@ class Verdicts:
                 continue
             locks = self._locks.at(module, function, read.locks)
             if not locks & common:
-                touch = Touch("ISO015", module, function, read.line, locks, 0, True)
+                touch = Touch(state.writes[0].broken, module, function, read.line, locks, 0, True)
                 yield self._hazard(touch, "ISO015", state, UNGUARDED, "read")
                 return
 
     def _hazard(self, touch: Touch, rule: str, state: State, how: str = "", done: str = "changed") -> Hazard:
-        home = self._program.modules[state.module]
+        _, _, name, module, line = touch.broken
         others = {other.line for other in state.writes if other.module is touch.module} - {touch.line}
         lines = ", ".join(map(str, sorted(others)[:5]))
         more = f" (also changed in {'line' if len(others) == 1 else 'lines'} {lines})" if others else ""
-        message = (
-            f"{state.name}, from {home.path}:{state.line}, is {done} by `{touch.function.name}`{how}{more}"
-        )
-        return Hazard(touch.module.path, touch.line, rule, message, touch.function.name, state.name)
+        home = f"{self._program.modules[module].path}:{line}"
+        message = f"{name}, from {home}, is {done} by `{touch.function.name}`{how}{more}"
+        return Hazard(touch.module.path, touch.line, rule, message, touch.function.name, name)

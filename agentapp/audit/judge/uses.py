@@ -21,15 +21,25 @@ class Uses:
 
     def is_only_of_new(self, module: Module, function: Function) -> bool:
         """Every call of the method is seen, and is on an object that was just made."""
-        return self._is_only_of_new((module.name, function.name))
-
-    def _is_only_of_new(self, id: Id) -> bool:
+        id = (module.name, function.name)
         if id not in self._known:
-            self._known[id] = True  # of those that only call each other it is as with who calls one of them
-            self._known[id] = self._is_seen(id) and all(
-                each == NEW or (each != ANY and self._is_only_of_new(each)) for each in self._receivers[id]
-            )
+            self._known[id] = self._is_found_out(id)
         return self._known[id]
+
+    def _is_found_out(self, id: Id) -> bool:
+        """Of those that call it on their own object, and so on, one must be called on a new one."""
+        met: set[Id] = set()
+        left = [id]
+        while left:
+            each = left.pop()
+            if each == NEW or each in met:
+                met.add(each)
+                continue
+            if each == ANY or not self._is_seen(each):
+                return False
+            met.add(each)
+            left += self._receivers[each]
+        return NEW in met
 
     def _is_seen(self, id: Id) -> bool:
         name = last_name(self._program.function(id))

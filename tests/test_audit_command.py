@@ -396,6 +396,31 @@ def test_no_two_files_are_the_same_module(here: Path) -> None:
     assert len(told("p", "q")) == 2 * len(names)
 
 
+@pytest.mark.parametrize(
+    ("packages", "imported"),
+    [
+        (["src/app/__init__.py"], "app.sub.state"),  # what is inside a package is of it, also without a file
+        ([], "app.sub.state"),
+        ([], "sub.state"),  # the program is started in `app`
+        (["src/app/sub/__init__.py"], "sub.state"),
+    ],
+)
+def test_imports_are_followed_where_a_directory_has_no_init(
+    here: Path, packages: list[str], imported: str
+) -> None:
+    write(here, dict.fromkeys(packages, ""))
+    write(here, {"src/app/sub/state.py": STATE, "src/app/views.py": changes(imported)})
+    (one,) = found(".")
+    assert (one["path"], one["line"]) == ("src/app/views.py", 5)
+    assert ", from src/app/sub/state.py:1," in one["message"]
+
+
+def test_a_package_has_no_modules_of_its_own_instead_of_the_libraries(here: Path) -> None:
+    """Only where a directory is no package does an import begin in it."""
+    write(here, {"app/__init__.py": "", "app/state.py": STATE, "app/views.py": changes("state")})
+    assert all("app/state.py" not in item["message"] for item in found("."))
+
+
 def test_a_package_comes_before_a_file_of_the_same_name(here: Path) -> None:
     write(here, {"state.py": "", "state/__init__.py": STATE, "views.py": changes("state")})
     (one,) = found(".")

@@ -11,7 +11,7 @@ from agentapp.audit.rules import RULES
 from tests.audit_set import Case, audited, cases
 
 TUNING = [case for part in "abcdefghij" for case in cases(f"tuning-{part}")]
-KEPT_ASIDE = [case for part in ("held-out", "held-out-k", "held-out-l") for case in cases(part)]
+KEPT_ASIDE = [case for part in ("held-out", "held-out-k", "held-out-l", "held-out-m") for case in cases(part)]
 # What it is known to get wrong, and why.
 MISSED = {
     "streamlit-cached-board": "a script that is run anew for every session",
@@ -29,7 +29,7 @@ def test_the_set_is_large_enough_and_a_third_of_it_is_kept_aside() -> None:
     every = [*TUNING, *KEPT_ASIDE]
     counts = Counter(case.is_hazard for case in every)
     assert min(counts[True], counts[False]) >= 80
-    assert 10 * len(KEPT_ASIDE) >= 2.5 * len(every)
+    assert 3 * len(KEPT_ASIDE) >= len(every)
     assert all(bool(case.marked) == case.is_hazard for case in every)
 
 
@@ -79,6 +79,32 @@ def test_made_under_one_lock_here_and_under_another_there() -> None:
         "def two():\n    global made\n    with b_lock:\n        if made is None:\n            made = 2\n"
     )
     assert [hazard.rule for hazard in audited({"app.py": code})] == ["ISO005"]
+
+
+def test_a_write_is_told_where_it_is_however_far_the_object_was_passed_on() -> None:
+    files = {
+        "app.py": "from b import first\nSTATE = {}\n\n\ndef view(key):\n    first(STATE, key)\n",
+        "b.py": "from c import second\n\n\ndef first(table, key):\n    second(table, key)\n",
+        "c.py": "def second(table, key):\n    table[key] = 1\n",
+    }
+    (hazard,) = audited(files)
+    assert (hazard.path, hazard.line, hazard.function) == ("c.py", 2, "second")
+    assert "`STATE`, from app.py:2" in hazard.message
+
+
+def test_the_object_is_told_that_the_write_is_to_and_not_another_of_its_class() -> None:
+    cell = "class Cell:\n    def __init__(self):\n        self.value = 0\n\n\nONE = Cell()\nTWO = Cell()\n"
+    (hazard,) = audited({"app.py": f"{cell}\n\ndef view(value):\n    TWO.value = value\n"})
+    assert hazard.message.startswith("`TWO`, from app.py:7")
+
+
+def test_a_program_in_which_everybody_calls_everybody_is_looked_at_quickly() -> None:
+    """It took longer than anybody waits when every way through the calls was gone."""
+    names = [f"f{n}" for n in range(40)]
+    code = "".join(
+        f"def {name}(x):\n    " + "; ".join(f"{other}(x)" for other in names) + "\n" for name in names
+    )
+    assert audited({"app.py": code}) == []
 
 
 def test_the_documentation_has_every_rule() -> None:

@@ -124,7 +124,8 @@ class BudgetMachine(RuleBasedStateMachine):
         if not hasattr(self, "turns"):
             return
         now = self.clock.now
-        dead = [one for one in self.naive.holds.alive(now) if one not in [turn[1] for turn in self.turns]]
+        living = {id(money) for _, money, _ in self.turns}  # two may have taken the same at once
+        dead = [one for one in self.naive.holds.alive(now) if id(one) not in living]
         for hold, _, _ in self.turns:
             self.budget, self.room = self.budget.give_back(hold, now), self.room.leave(hold.start, now)
         assert self.budget.holds.count(now) == len(dead), "all that is left is what the dead took"

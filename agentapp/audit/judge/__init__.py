@@ -32,7 +32,7 @@ def hazards_in(modules: Iterable[Module]) -> list[Hazard]:
     reach = Reach(program, calls)
     locks = Locks(program, calls, reach)
     sharing, serving = Sharing(program, reach, makers), Serving(program, calls)
-    instances = Instances(program, reach, makers, sharing, serving, Uses(program, calls))
+    instances = Instances(program, reach, makers, sharing, serving, Uses(program, calls, reach))
     states = States(program, calls, reach, makers, instances)
     touches = Touches(program, reach, locks, makers, states, Params(program, calls))
     verdicts = Verdicts(program, locks, Reads(program, reach))

@@ -79,12 +79,12 @@ class Calls:
         return []
 
     @cached_property
-    def loose(self) -> set[str]:
-        """The names of methods that are called on something that is not known, and not at import.
+    def loose(self) -> dict[str, list[Id]]:
+        """The names of methods that are called on something that is not known, not at import, and by whom.
 
         Not of those that Python itself calls: there is always somebody who has one of these.
         """
-        found = set()
+        found: dict[str, list[Id]] = defaultdict(list)
         for module, function in self._program.functions():
             if function.name in (MODULE, MAIN) or self._program.is_not_served(module):
                 continue
@@ -92,7 +92,20 @@ class Calls:
                 last = call.path.rpartition(STEP)[2]
                 is_method = last.startswith(".") and not last.startswith(".__")
                 if is_method and not self.called(module.name, call.path, function.owner):
-                    found.add(last[1:])
+                    found[last[1:]].append((module.name, function.name))
+        return found
+
+    def setters_of(self, attribute: str) -> list[Id]:
+        """Who assigns to an attribute of that name, of whatever object."""
+        return self._setters.get(f".{attribute}", [])
+
+    @cached_property
+    def _setters(self) -> dict[str, list[Id]]:
+        found: dict[str, list[Id]] = defaultdict(list)
+        for module, function in self._program.functions():
+            for write in function.writes:
+                if write.how == "attr":
+                    found[write.path.rpartition(STEP)[2]].append((module.name, function.name))
         return found
 
     @cached_property

@@ -22,58 +22,61 @@ from agentapp.audit.known import (
 )
 
 METACLASSES = frozenset({"type", "ABCMeta", "abc.ABCMeta", "EnumMeta"})
-DEEPEST = 200
 FURTHEST = 3  # from a start to who is called by who is called by it
 
 
 class Reach:
     def __init__(self, program: Program, calls: Calls) -> None:
         self._program, self._calls = program, calls
-        self._known: dict[Id, bool] = {}
         self._making: dict[Id, bool] = {}
 
     @cached_property
     def reached(self) -> set[Id]:
         """The functions that may run while requests are served."""
+        found: set[Id] = set()
+        left: list[Id] = []
+        waiting: dict[Id, list[Id]] = defaultdict(list)
         for module, function in self._program.functions():
-            self._reaches((module.name, function.name), 0)
-        return {id for id, reached in self._known.items() if reached}
+            id = (module.name, function.name)
+            by = self._reached_by(id)
+            if by is None:
+                left.append(id)
+            for caller in by or ():
+                waiting[caller].append(id)
+        while left:
+            id = left.pop()
+            if id not in found:
+                found.add(id)
+                left += waiting.get(id, ())
+        return found
 
-    def _reaches(self, id: Id, depth: int) -> bool:
-        if id not in self._known:
-            self._known[id] = False  # whoever is reached only by itself is not
-            self._known[id] = depth < DEEPEST and self._is_reached(id, depth)
-        return self._known[id]
-
-    def _is_reached(self, id: Id, depth: int) -> bool:
+    def _reached_by(self, id: Id) -> list[Id] | None:
+        """Those of whom one must be reached for this one to be; None if that does not depend on anybody."""
         module, function = self._program.modules[id[0]], self._program.function(id)
         last = last_name(function)
         if function.name in (MODULE, MAIN) or self._program.is_not_served(module):
-            return False
+            return []
+        every = self._calls.callers_of(id)
         if last in AT_IMPORT:
-            return self._is_any_reached(self._calls.callers_of(id), depth)
+            return every
         decorators = [self._program.decorator(module.name, path) for path in function.decorators]
         if self._is_start(id, last, decorators) or self._is_of_metaclass(module, function, last):
-            return False
-        callers = [caller for caller in self._calls.callers_of(id) if not self._is_no_hint(id, caller)]
+            return []
+        callers = [caller for caller in every if not self._is_no_hint(id, caller)]
         at_import = [caller for caller in callers if caller[1] in (MODULE, MAIN)]
         if function.yields and at_import and not function.decorators:
-            return True  # it only begins when somebody asks for the next
-        if function.outer and self._is_applied(module, function, depth):
-            return False
+            return None  # it only begins when somebody asks for the next
+        if self._is_applied(module, function):
+            return self._calls.callers_of((module.name, function.outer))
         if id in self._calls.mentioned or self._is_given_away(decorators):
-            return True
-        if function.owner and last in self._calls.loose:
-            return True
+            return None
+        if self._is_private_setter(function, last):
+            return self._calls.setters_of(last)
         if not callers:
-            return not _registers(function) and not _sets_up(function, last)
-        others = [caller for caller in callers if caller not in at_import and caller != id]
-        if not others:
-            return not at_import
-        return self._is_any_reached(others, depth)
-
-    def _is_any_reached(self, callers: list[Id], depth: int) -> bool:
-        return any(self._reaches(caller, depth + 1) for caller in callers if caller[1] not in (MODULE, MAIN))
+            return [] if _registers(function) or _sets_up(function, last) else None
+        loose = self._calls.loose.get(last, ()) if function.owner else ()
+        others = [caller for caller in (*callers, *loose) if caller not in at_import and caller != id]
+        return None if not others and not at_import else others
 
     def _is_start(self, id: Id, last: str, decorators: list[str]) -> bool:
         """Run once by a framework or by a person, not by a request."""
@@ -102,16 +105,16 @@ class Reach:
             return False
         return bool(self._program.classes.outside_bases((module.name, function.owner)) & METACLASSES)
 
-    def _is_applied(self, module: Module, function: Function, depth: int) -> bool:
+    def _is_applied(self, module: Module, function: Function) -> bool:
         """Whether it is the inner half of a decorator with arguments, and so runs when that is applied."""
         outer = module.functions.get(function.outer)
         if outer is None or f"d:{function.name}" not in outer.returns or not function.params:
             return False
         inside = any(other.outer == function.name for other in module.functions.values())
-        gives_back = f"p:{function.params[0]}" in function.returns
-        if not inside and not gives_back:
-            return False
-        return not self._is_any_reached(self._calls.callers_of((module.name, outer.name)), depth)
+        return inside or f"p:{function.params[0]}" in function.returns
+
+    def _is_private_setter(self, function: Function, last: str) -> bool:
+        return last.startswith("_") and any(path.endswith(".setter") for path in function.decorators)
 
     # -- before anything is served
 

@@ -8,15 +8,15 @@ from functools import cached_property
 from agentapp.audit.facts import Call, Function, Module
 from agentapp.audit.judge.calls import Calls
 from agentapp.audit.judge.program import Program
-from agentapp.audit.judge.reach import last_name
+from agentapp.audit.judge.reach import Reach, last_name
 from agentapp.audit.judge.targets import Id
 
 NEW, ANY = ("new", ""), ("any", "")
 
 
 class Uses:
-    def __init__(self, program: Program, calls: Calls) -> None:
-        self._program, self._calls = program, calls
+    def __init__(self, program: Program, calls: Calls, reach: Reach) -> None:
+        self._program, self._calls, self._reach = program, calls, reach
         self._known: dict[Id, bool] = {}
 
     def is_only_of_new(self, module: Module, function: Function) -> bool:
@@ -47,9 +47,11 @@ class Uses:
 
     @cached_property
     def _receivers(self) -> dict[Id, set[Id]]:
-        """Of every method: the methods that call it on their own object, or that it is called on others."""
+        """Of every method, while requests are served: who calls it on their own object, or that it is on others."""
         found: dict[Id, set[Id]] = defaultdict(set)
         for module, function in self._program.functions():
+            if (module.name, function.name) not in self._reach.reached:
+                continue
             for call in function.calls:
                 for callee in self._calls.called(module.name, call.path, function.owner):
                     if self._program.function(callee).owner:

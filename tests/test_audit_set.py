@@ -107,6 +107,89 @@ def test_a_program_in_which_everybody_calls_everybody_is_looked_at_quickly() -> 
     assert audited({"app.py": code}) == []
 
 
+GUARDED = """
+import threading
+
+slots = threading.Semaphore({size})
+used = {{}}
+
+
+def take(key):
+    with slots:
+        used[key] = used.get(key, 0) + 1
+"""
+SWITCHED = """
+class Meter:
+    def __init__(self, is_test=False):
+        self.is_test = is_test
+        self.calls = 0
+
+    def hear(self):
+        if self.is_test:
+            self.calls += 1
+
+
+meter = Meter({given})
+
+
+def view():
+    meter.hear()
+"""
+ALIASED = """
+class Engine:
+    def __init__(self):
+        self.target = None
+
+    @property
+    def {name}(self):
+        return self.target
+
+    @{name}.setter
+    def {name}(self, value):
+        self.target = value
+
+
+engine = Engine()
+"""
+RECURSIVE = """
+COUNTS = {}
+
+
+def visit(node):
+    for child in node:
+        other(child)
+
+
+def other(node):
+    COUNTS[node] = 1
+    visit(node)
+
+
+def view(request):
+    visit(request.tree)
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "is_hazard"),
+    [
+        (GUARDED.format(size="1"), False),
+        (GUARDED.format(size=""), False),
+        (GUARDED.format(size="8"), True),
+        (SWITCHED.format(given=""), False),
+        (SWITCHED.format(given="is_test=True"), True),
+        (SWITCHED.format(given="settings.is_test"), True),
+        (SWITCHED.format(given="") + "\n\ndef watch():\n    meter.is_test = True\n", True),
+        (ALIASED.format(name="_target"), False),
+        (ALIASED.format(name="goal"), True),
+        (ALIASED.format(name="_target") + "\n\ndef view(x):\n    engine._target = x\n", True),
+        (RECURSIVE, True),
+    ],
+)
+def test_what_is_never_done_and_what_keeps_nobody_out(code: str, is_hazard: bool) -> None:
+    assert bool(audited({"app.py": code})) == is_hazard
+
+
 def test_the_documentation_has_every_rule() -> None:
     page = (Path(__file__).parent.parent / "docs" / "auditor.md").read_text()
     table = page.partition("<!-- rules -->")[2].partition("<!-- end of rules -->")[0]

@@ -12,8 +12,9 @@ and the steps ``.NAME`` (an attribute), ``[]`` (anything that is in it), ``()`` 
 that has it in this place).
 
 A *value* says what a name was bound to: ``M`` a mutable display or comprehension, ``N`` None, ``K`` another
-constant, ``C:PATH`` the result of a call (``C:PATH#VALUE`` if a default that is mutable was passed, or a
-factory that gives this value), ``P:PATH`` another object, ``T`` a tuple of such, ``?`` anything else.
+constant (``K0`` if it is false), ``C:PATH`` the result of a call (``C:PATH#VALUE`` if a default that is
+mutable was passed, or a factory that gives this value), ``P:PATH`` another object, ``T`` a tuple of such,
+``?`` anything else.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 STEP = "|"
+MANY = "many"  # of a semaphore: it lets in more than one
 GIVEN = ".__given__"  # after a call: what a framework gives to those who depend on it
 MODULE, MAIN = "<module>", "<main>"  # the functions that a module's own statements are in
 
@@ -38,6 +40,7 @@ class Write(NamedTuple):
     lazy: int = 0
     value: str = "?"
     source: str = ""  # the path of what is put there
+    only_if: tuple[str, ...] = ()  # the attributes of ``self`` that must be true for it
 
 
 class Call(NamedTuple):

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Sequence
 
 from agentapp.audit.extract.assignments import bind_elements, bind_name
-from agentapp.audit.extract.chains import chain
+from agentapp.audit.extract.chains import chain, quiet
 from agentapp.audit.extract.names import captured
 from agentapp.audit.extract.paths import FRESH, Paths, elements, merged, stepped
 from agentapp.audit.extract.scope import Scope
@@ -24,7 +25,8 @@ def if_(scope: Scope, node: ast.If) -> None:
     start = len(scope.asked)
     scope.asked += [(path, under) for path in missing]
     end = len(scope.asked)
-    _branches(scope, node.body, node.orelse)
+    flags = [path for path in _flags(scope, node.test) if path.startswith("s|.")]
+    _branches(scope, node.body, node.orelse, only_if=flags)
     del scope.asked[start:end]
     if present and _leaves(node.body):  # so what follows only runs if it was not there
         scope.asked += [(path, under) for path in present]
@@ -61,18 +63,33 @@ def try_(scope: Scope, node: ast.Try) -> None:
     scope.each(node.finalbody)
 
 
-def _branches(scope: Scope, *bodies: list[ast.stmt]) -> None:
+def _flags(scope: Scope, test: ast.expr) -> Paths:
+    """What must be true for the body to run: ``if self.debug and x:``."""
+    match test:
+        case ast.Attribute():
+            return quiet(scope, test)
+        case ast.BoolOp(op=ast.And(), values=values):
+            return tuple(path for value in values for path in _flags(scope, value))
+        case ast.Compare(left=left, ops=[ast.Is() | ast.Eq()], comparators=[ast.Constant(value=True)]):
+            return _flags(scope, left)
+    return FRESH
+
+
+def _branches(scope: Scope, *bodies: list[ast.stmt], only_if: Sequence[str] = ()) -> None:
     """Whichever of them ran: afterwards a variable may be what any of them made of it.
 
-    A lock is held if all of them left it so.
+    A lock is held if all of them left it so. The first only runs if those are true.
     """
     before, held = scope.env, list(scope.locks)
     after: list[dict[str, Paths]] = []
     locks: list[list[str]] = []
-    for body in bodies:
+    for n, body in enumerate(bodies):
         scope.env = dict(before)
         scope.locks[:] = held
+        count = len(scope.only_if)
+        scope.only_if += only_if if n == 0 else ()
         scope.each(body)
+        del scope.only_if[count:]
         if not _leaves(body):
             after.append(scope.env)
             locks.append(list(scope.locks))

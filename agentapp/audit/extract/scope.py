@@ -62,6 +62,7 @@ class Scope:
         "locks",
         "mentions",
         "nonlocals",
+        "only_if",
         "outer",
         "own",
         "reading",
@@ -81,6 +82,7 @@ class Scope:
         self.nonlocals: set[str] = set()
         self.locks: list[str] = []
         self.asked: list[tuple[str, bool]] = []  # whether it is there yet, and if asked under a lock
+        self.only_if: list[str] = []  # the attributes of the method's own object that were found to be true
         self.copied: set[str] = set()  # variables that are, or come from, a copy
         self.stored: set[tuple[str, object]] = set()  # what was put into a variable's copy, by its key
         self.returns: set[str] = set()
@@ -176,7 +178,8 @@ class Scope:
     def write(self, paths: Paths, how: str, line: int, value: str = "?", put: Paths = FRESH) -> None:
         for path in paths:
             lazy, source = self.lazy(path), put[0] if put else ""
-            self.function.writes.append(Write(path, how, line, tuple(self.locks), lazy, value, source))
+            locks, only_if = tuple(self.locks), tuple(self.only_if)
+            self.function.writes.append(Write(path, how, line, locks, lazy, value, source, only_if))
 
     def read(self, paths: Paths, line: int) -> None:
         if self.reading.with_reads:

@@ -6,7 +6,7 @@ import ast
 
 from agentapp.audit.extract.chains import quiet
 from agentapp.audit.extract.scope import Scope
-from agentapp.audit.facts import rank
+from agentapp.audit.facts import MANY, rank
 
 _DISPLAYS = (ast.List, ast.Dict, ast.Set, ast.ListComp, ast.DictComp, ast.SetComp)
 _FACTORIES = frozenset({"default_factory", "factory"})
@@ -18,10 +18,12 @@ def value_of(scope: Scope, node: ast.expr) -> str:
     match node:
         case ast.Constant(value=None):
             return "N"
-        case ast.Constant() | ast.JoinedStr() | ast.UnaryOp():
+        case ast.Constant(value=value):
+            return "K" if value else "K0"
+        case ast.JoinedStr() | ast.UnaryOp():
             return "K"
         case ast.Tuple(elts=parts):
-            return "K" if all(value_of(scope, part) in "KN" for part in parts) else "T"
+            return "K" if all(value_of(scope, part)[0] in "KN" for part in parts) else "T"
         case _ if isinstance(node, _DISPLAYS):
             return "M"
         case ast.Call():
@@ -46,12 +48,22 @@ def _made(scope: Scope, node: ast.Call) -> str:
     paths = quiet(scope, node.func)
     if not paths:
         return "M" if isinstance(node.func, ast.Name) and node.func.id in _MAKERS else "?"
+    if paths[0].endswith("Semaphore") and _is_many(node):
+        return f"C:{paths[0]}#{MANY}"
     for keyword in node.keywords:
         if keyword.arg == "default" and value_of(scope, keyword.value) == "M":
             return f"C:{paths[0]}#M"
         if keyword.arg in _FACTORIES:
             return f"C:{paths[0]}#{_given_by(scope, keyword.value)}"
     return f"C:{paths[0]}"
+
+
+def _is_many(semaphore: ast.Call) -> bool:
+    """Whether it lets in several at once, and so keeps nobody from anything."""
+    match semaphore.args:
+        case [ast.Constant(value=1)] | []:
+            return False
+    return True
 
 
 def _given_by(scope: Scope, factory: ast.expr) -> str:
@@ -62,11 +74,11 @@ def _given_by(scope: Scope, factory: ast.expr) -> str:
 
 
 def defaults_of(scope: Scope, args: ast.arguments) -> dict[str, str]:
-    """By parameter, the values that all calls share: not constants, and not what nothing is known of."""
+    """By parameter, the values that all calls share and that matter: what may be changed, what is false."""
     positional = [*args.posonlyargs, *args.args]
     given = [
         *zip(positional[len(positional) - len(args.defaults) :], args.defaults, strict=True),
         *zip(args.kwonlyargs, args.kw_defaults, strict=True),
     ]
     values = {arg.arg: value_of(scope, default) for arg, default in given if default}
-    return {name: value for name, value in values.items() if value[0] in "MCP"}
+    return {name: value for name, value in values.items() if value[0] in "MCP" or value == "K0"}

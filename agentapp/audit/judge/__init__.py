@@ -7,6 +7,8 @@ from collections.abc import Iterable
 from agentapp.audit.facts import Module
 from agentapp.audit.judge.caches import Caches
 from agentapp.audit.judge.calls import Calls
+from agentapp.audit.judge.constructions import Constructions
+from agentapp.audit.judge.flags import Flags
 from agentapp.audit.judge.hazards import Hazard, grouped
 from agentapp.audit.judge.hooks import Hooks
 from agentapp.audit.judge.instances import Instances
@@ -33,8 +35,10 @@ def hazards_in(modules: Iterable[Module]) -> list[Hazard]:
     locks = Locks(program, calls, reach)
     sharing, serving = Sharing(program, reach, makers), Serving(program, calls)
     instances = Instances(program, reach, makers, sharing, serving, Uses(program, calls, reach))
-    states = States(program, calls, reach, makers, instances)
-    touches = Touches(program, reach, locks, makers, states, Params(program, calls))
+    constructions = Constructions(program)
+    states = States(program, calls, reach, makers, instances, constructions)
+    flags, params = Flags(program, calls, constructions), Params(program, calls)
+    touches = Touches(program, reach, locks, makers, states, params, flags)
     verdicts = Verdicts(program, locks, Reads(program, reach))
     found = [*Caches(program, reach, makers).hazards(), *Hooks(program, calls, makers).hazards()]
     for state in touches.gathered():

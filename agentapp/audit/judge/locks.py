@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cached_property
 
-from agentapp.audit.facts import MODULE, STEP, Function, Module
+from agentapp.audit.facts import MANY, MODULE, STEP, Function, Module
 from agentapp.audit.judge.calls import Calls
 from agentapp.audit.judge.program import Program
 from agentapp.audit.judge.reach import Reach
@@ -122,7 +122,8 @@ class Locks:
         if target.kind == "ext" and target.name.endswith("()"):
             return None  # one that nobody else has
         target = self._lock_below(target)
-        if not is_lockish(path) and not self._is_made_as_lock(target, module):
+        value = self._value(target)
+        if value.endswith(f"#{MANY}") or not (is_lockish(path) or self._is_made_as_lock(value, module)):
             return None
         steps = tuple(step for step in target.steps if step not in ("()", "[]"))
         home = target.id
@@ -174,15 +175,17 @@ class Locks:
         found = classes.attribute(id, attribute)
         return found[0] if found else id
 
-    def _is_made_as_lock(self, target: Target, module: Module) -> bool:
-        value = "?"
+    def _value(self, target: Target) -> str:
         if target.kind == "var":
-            value = self._program.value_of(target)
-        elif target.kind == "self" and target.steps:
-            value = self._program.classes.instance_values(target.id).get(target.steps[0][1:], "?")
-        elif target.kind == "cell":
+            return self._program.value_of(target)
+        if target.kind == "self" and target.steps and target.id in self._program.classes:
+            return self._program.classes.instance_values(target.id).get(target.steps[0][1:], "?")
+        if target.kind == "cell":
             outer, _, variable = target.name.rpartition(":")
-            value = self._program.modules[target.module].functions[outer].locals.get(variable, "?")
+            return self._program.modules[target.module].functions[outer].locals.get(variable, "?")
+        return "?"
+
+    def _is_made_as_lock(self, value: str, module: Module) -> bool:
         if not value.startswith("C:"):
             return False
         made = self._program.resolve(module.name, value[2:])

@@ -142,7 +142,7 @@ class Sharing:
         """Middleware, and views that are told so, are made once by the framework."""
         classes = self._program.classes
         facts = classes[id]
-        if facts.attributes.get("init_every_request", ("",))[0] == "K":
+        if facts.attributes.get("init_every_request", ("",))[0] == "K0":
             return True
         init = classes.method(id, "__init__")
         if init and self._program.function(init).params[1:2] == ("get_response",):

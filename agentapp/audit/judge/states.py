@@ -21,11 +21,17 @@ GLOBALS = "its names"
 
 class States:
     def __init__(
-        self, program: Program, calls: Calls, reach: Reach, makers: Makers, instances: Instances
+        self,
+        program: Program,
+        calls: Calls,
+        reach: Reach,
+        makers: Makers,
+        instances: Instances,
+        constructions: Constructions,
     ) -> None:
         self._program, self._calls, self._reach = program, calls, reach
         self._makers, self._instances = makers, instances
-        self._variables, self._constructions = Variables(program, makers), Constructions(program)
+        self._variables, self._constructions = Variables(program, makers), constructions
 
     def target(self, module: Module, write: Write, owner: str) -> Target:
         """What is written to. An attribute is written to its object, whatever it was before."""

@@ -10,6 +10,7 @@ from agentapp.audit.judge.changes import (
     is_replaced,
     keeps_task,
 )
+from agentapp.audit.judge.flags import Flags
 from agentapp.audit.judge.locks import Locks
 from agentapp.audit.judge.makers import Makers
 from agentapp.audit.judge.params import Params
@@ -22,9 +23,16 @@ from agentapp.audit.known import INITS, LOGGER_CHANGES, LOGGERS, PROCESS_CALLS, 
 
 class Touches:
     def __init__(
-        self, program: Program, reach: Reach, locks: Locks, makers: Makers, states: States, params: Params
+        self,
+        program: Program,
+        reach: Reach,
+        locks: Locks,
+        makers: Makers,
+        states: States,
+        params: Params,
+        flags: Flags,
     ) -> None:
-        self._program, self._reach, self._locks = program, reach, locks
+        self._program, self._reach, self._locks, self._flags = program, reach, locks, flags
         self._makers, self._states, self._params = makers, states, params
         self._found: dict[Key, State] = {}
 
@@ -58,9 +66,12 @@ class Touches:
                 self._note_arguments(module, function, call)
 
     def _note(self, module: Module, function: Function, write: Write) -> None:
+        owner = self._program.owner_of(module, function)
         if is_new(write.path) or is_replaced(write):
             return
-        target = self._states.target(module, write, self._program.owner_of(module, function))
+        if any(self._flags.is_off(module, owner, path) for path in write.only_if):
+            return
+        target = self._states.target(module, write, owner)
         if target.steps and is_new(target.steps[-1]):
             return
         broken = self._states.broken(module, function, write, target)

@@ -47,7 +47,7 @@ class Uses:
 
     @cached_property
     def _receivers(self) -> dict[Id, set[Id]]:
-        """Of every method, while requests are served: who calls it on their own object, or that it is on others."""
+        """Of every method, while requests are served: who calls it on their own object, or on what else."""
         found: dict[Id, set[Id]] = defaultdict(set)
         for module, function in self._program.functions():
             if (module.name, function.name) not in self._reach.reached:

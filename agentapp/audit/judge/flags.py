@@ -1,0 +1,48 @@
+"""Switches that nobody turns on: what is behind them does not happen."""
+
+from __future__ import annotations
+
+from agentapp.audit.facts import Module
+from agentapp.audit.judge.calls import Calls
+from agentapp.audit.judge.constructions import Constructions
+from agentapp.audit.judge.program import Program
+from agentapp.audit.judge.targets import Id
+from agentapp.audit.known import INITS
+
+OFF = frozenset({"K0", "N"})
+
+
+class Flags:
+    def __init__(self, program: Program, calls: Calls, constructions: Constructions) -> None:
+        self._program, self._calls, self._constructions = program, calls, constructions
+        self._known: dict[tuple[Id, str], bool] = {}
+
+    def is_off(self, module: Module, owner: str, path: str) -> bool:
+        """Whether ``self.flag`` is false in every object of the class that is made in the program."""
+        id, flag = (module.name, owner), path.removeprefix("s|.")
+        if id not in self._program.classes or "|" in flag:
+            return False
+        key = (id, flag)
+        if key not in self._known:
+            self._known[key] = self._is_off(id, flag)
+        return self._known[key]
+
+    def _is_off(self, id: Id, flag: str) -> bool:
+        if any(setter[1].rpartition(".")[2] not in INITS for setter in self._calls.setters_of(flag)):
+            return False
+        value = self._program.classes.instance_values(id).get(flag)
+        if value is None:
+            found = self._program.classes.attribute(id, flag)
+            # Without a constructor of its own it may be a parameter of the one it is given.
+            has_init = self._program.classes.method(id, "__init__") is not None
+            return has_init and found is not None and found[1][0] in OFF
+        return value in OFF or (value.startswith("P:p:") and self._is_never_given(id, value[4:]))
+
+    def _is_never_given(self, id: Id, param: str) -> bool:
+        """The constructor's default is false, and nobody gives it anything."""
+        init = self._program.classes.method(id, "__init__")
+        made = self._constructions.of(id)
+        if init is None or not made or self._program.classes.subclasses.get(id):
+            return False
+        is_off = self._program.function(init).defaults.get(param) == "K0"
+        return is_off and not any(call.given for _, _, call in made)

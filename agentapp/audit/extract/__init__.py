@@ -33,16 +33,11 @@ from agentapp.audit.extract.names import names_in
 from agentapp.audit.extract.scope import Expressions, Reading, Scope, Statements
 from agentapp.audit.facts import MODULE, Function, Module
 
-# Only for locks, caches, and what tells who is calling does it matter who reads.
+# Only for locks, caches, and what tells who is calling does it matter who reads. Not for blocks and clocks.
 _READ_FOR = (
-    b"ock",
-    b"emaphore",
-    b"ondition",
-    b"utex",
-    b"cache",
-    b"current_user",
-    b"flask",
-    b"threading.local",
+    *(b"_lock", b"Lock", b" lock", b".lock", b"emaphore", b"Condition(", b"utex"),
+    *(b"lru_cache", b"@cache", b".cache\n", b"@memo"),
+    *(b"current_user", b"flask", b"threading.local"),
 )
 
 

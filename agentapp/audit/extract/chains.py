@@ -11,8 +11,9 @@ from agentapp.audit.extract.scope import Scope
 
 def chain(scope: Scope, node: ast.expr) -> Paths:
     """Like `Scope.eval`, but without noting that the name, attribute or item was read."""
-    if isinstance(node, ast.Name):
-        return scope.look_up(node.id)
+    kind = type(node)  # these are what most of a program is made of
+    if kind is ast.Name:
+        return scope.look_up(node.id)  # type: ignore[attr-defined]
     if isinstance(node, ast.Attribute):
         paths, attr = chain(scope, node.value), node.attr
         if not paths or attr == "__dict__":

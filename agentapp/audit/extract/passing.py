@@ -9,13 +9,12 @@ from agentapp.audit.extract.paths import FRESH, Paths, contained
 from agentapp.audit.extract.scope import Scope
 
 _PLACE = re.compile(r"\^\d+$")
-_HOLDING = re.compile(r"(\[\]|~|\^\d*)$")  # what is in something, or a new one
 
 
 def mentioned(scope: Scope, node: ast.expr) -> Paths:
     paths = scope.eval(node)
     for path in paths:
-        if path[0] in "gdfs" and not _HOLDING.search(path):
+        if path[0] in "gdfs" and path[-1] not in "]~^" and not _PLACE.search(path):
             scope.mentions.add(path)
     return paths
 
@@ -24,12 +23,15 @@ def arguments(scope: Scope, node: ast.Call) -> tuple[tuple[str, str], ...]:
     """Of those that are not fresh: position or name, and path."""
     found: list[tuple[str, str]] = []
     for n, arg in enumerate(node.args):
+        if type(arg) is ast.Constant:
+            continue
         if isinstance(arg, ast.Starred):
             found += [("*", _PLACE.sub("^", path)) for path in mentioned(scope, arg.value)]
         else:
             found += [(str(n), path) for path in mentioned(scope, arg)]
     for keyword in node.keywords:
-        found += [(keyword.arg or "**", path) for path in mentioned(scope, keyword.value)]
+        if type(keyword.value) is not ast.Constant:
+            found += [(keyword.arg or "**", path) for path in mentioned(scope, keyword.value)]
     return tuple(found)
 
 

@@ -109,7 +109,7 @@ class Scope:
 
     def eval(self, node: ast.expr | None) -> Paths:
         """Where the value comes from; what happens on the way is noted."""
-        if node is None:
+        if node is None or type(node) is ast.Constant:
             return FRESH
         follow = self._expressions.get(type(node))
         if follow is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from functools import cached_property
 
 from agentapp.audit.facts import GIVEN, MAIN, MODULE, STEP, Function, Module
@@ -31,10 +31,14 @@ class Program:
     def function(self, id: Id) -> Function:
         return self.modules[id[0]].functions[id[1]]
 
-    def functions(self) -> Iterator[tuple[Module, Function]]:
-        for module in self.modules.values():
-            for function in module.functions.values():
-                yield module, function
+    def functions(self) -> list[tuple[Module, Function]]:
+        return self._functions
+
+    @cached_property
+    def _functions(self) -> list[tuple[Module, Function]]:
+        return [
+            (module, function) for module in self.modules.values() for function in module.functions.values()
+        ]
 
     def is_not_served(self, module: Module) -> bool:
         """Tests, scripts, set-up: no request gets there."""

@@ -100,7 +100,7 @@ def test_the_object_is_told_that_the_write_is_to_and_not_another_of_its_class() 
 
 def test_a_program_in_which_everybody_calls_everybody_is_looked_at_quickly() -> None:
     """It took longer than anybody waits when every way through the calls was gone."""
-    names = [f"f{n}" for n in range(40)]
+    names = [f"f{n}" for n in range(80)]
     code = "".join(
         f"def {name}(x):\n    " + "; ".join(f"{other}(x)" for other in names) + "\n" for name in names
     )
@@ -151,6 +151,23 @@ class Engine:
 
 engine = Engine()
 """
+TAKEN = """
+import threading
+
+lock = threading.Lock()
+jobs = []
+
+
+def work():
+    with lock:
+        job = jobs{how}
+    job["state"] = "running"
+
+
+def add(job):
+    with lock:
+        jobs.append(job)
+"""
 RECURSIVE = """
 COUNTS = {}
 
@@ -183,6 +200,8 @@ def view(request):
         (ALIASED.format(name="_target"), False),
         (ALIASED.format(name="goal"), True),
         (ALIASED.format(name="_target") + "\n\ndef view(x):\n    engine._target = x\n", True),
+        (TAKEN.format(how=".pop()"), False),
+        (TAKEN.format(how="[0]"), True),
         (RECURSIVE, True),
     ],
 )

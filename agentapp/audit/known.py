@@ -6,33 +6,17 @@ import re
 
 from agentapp.audit.facts import STEP
 
-MUTATORS = frozenset(
-    [
-        "append",
-        "extend",
-        "insert",
-        "remove",
-        "pop",
-        "popitem",
-        "clear",
-        "update",
-        "setdefault",
-        "add",
-        "discard",
-        "sort",
-        "reverse",
-        "appendleft",
-        "extendleft",
-        "popleft",
-        "rotate",
-        "subtract",
-        "move_to_end",
-        "difference_update",
-        "intersection_update",
-        "symmetric_difference_update",
-        "__setitem__",
-        "__delitem__",
-    ]
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+MUTATORS = _words(
+    """
+    append extend insert remove pop popitem clear update setdefault add discard sort reverse appendleft
+    extendleft popleft rotate subtract move_to_end difference_update intersection_update
+    symmetric_difference_update __setitem__ __delitem__
+    """
 )
 ANYBODYS = frozenset({"add", "update", "remove", "clear", "insert"})  # mutators that other objects have too
 CONTAINERS = re.compile(
@@ -54,102 +38,41 @@ STATEFUL = re.compile(
 )
 REQUEST_OWN = re.compile(r"(^|\.)(g|session|request|response|ctx|context|websocket|session_state)($|\.|\[)")
 ENVIRON = re.compile(r"^os\.(environ|environb)$")
-PROCESS_CALLS = frozenset(
-    [
-        "os.putenv",
-        "os.unsetenv",
-        "os.chdir",
-        "os.umask",
-        "os.setuid",
-        "locale.setlocale",
-        "random.seed",
-        "numpy.random.seed",
-        "np.random.seed",
-        "torch.manual_seed",
-        "socket.setdefaulttimeout",
-        "sys.setrecursionlimit",
-        "warnings.filterwarnings",
-        "warnings.simplefilter",
-        "time.tzset",
-        "signal.signal",
-        "logging.disable",
-        "logging.basicConfig",
-        "decimal.setcontext",
-        "sys.path.append",
-        "sys.path.insert",
-        "sys.path.remove",
-        "sys.path.extend",
-        "os.environ.update",
-        "os.environ.pop",
-        "os.environ.setdefault",
-        "os.environ.clear",
-        "locale.resetlocale",
-        "torch.set_default_dtype",
-        "gettext.install",
-    ]
+PROCESS_CALLS = _words(
+    """
+    os.putenv os.unsetenv os.chdir os.umask os.setuid locale.setlocale random.seed numpy.random.seed
+    np.random.seed torch.manual_seed socket.setdefaulttimeout sys.setrecursionlimit
+    warnings.filterwarnings warnings.simplefilter time.tzset signal.signal logging.disable
+    logging.basicConfig decimal.setcontext sys.path.append sys.path.insert sys.path.remove
+    sys.path.extend os.environ.update os.environ.pop os.environ.setdefault os.environ.clear
+    locale.resetlocale torch.set_default_dtype gettext.install
+    """
 )
 LOGGERS = re.compile(r"(^|\.)(getLogger|get_logger)$")
 LOGGER_CHANGES = frozenset({".addHandler", ".removeHandler", ".setLevel", ".addFilter", ".removeFilter"})
-INITS = frozenset(
-    {
-        "__init__",
-        "__new__",
-        "__post_init__",
-        "__attrs_post_init__",
-        "__init_subclass__",
-        "__set_name__",
-        "__del__",
-        "__setstate__",
-        "__copy__",
-        "__deepcopy__",
-        "setup",
-        "setUp",
-        "model_post_init",
-        "_init",
-        "init",
-    }
+INITS = _words(
+    """
+    __init__ __new__ __post_init__ __attrs_post_init__ __init_subclass__ __set_name__ __del__
+    __setstate__ __copy__ __deepcopy__ setup setUp model_post_init _init init
+    """
 )
 ANSWERS = re.compile(r"(Response|Exception|Error|Endpoint|Redirect)$|^HTTP\w+$")
 REGISTERED_ONCE = re.compile(r"(^|\.)(ModelAdmin|AdminSite)$")
 ENUMS = re.compile(r"(^|\.)(\w*Enum|Flag|IntFlag)$")
 SERVING = ("__call__", "dispatch", "process_request", "process_response", "process_resource")
 APPLICATION = frozenset({".app", ".application", ".registry"})
-CHANGED_BY = frozenset(
-    {
-        "heapq.heappush",
-        "heapq.heappop",
-        "heapq.heappushpop",
-        "heapq.heapreplace",
-        "heapq.heapify",
-        "bisect.insort",
-        "bisect.insort_left",
-        "bisect.insort_right",
-        "random.shuffle",
-        "operator.setitem",
-        "operator.delitem",
-        "operator.iadd",
-        "operator.ior",
-        "operator.iconcat",
-    }
+CHANGED_BY = _words(
+    """
+    heapq.heappush heapq.heappop heapq.heappushpop heapq.heapreplace heapq.heapify bisect.insort
+    bisect.insort_left bisect.insort_right random.shuffle operator.setitem operator.delitem
+    operator.iadd operator.ior operator.iconcat
+    """
 )
-COPYING = frozenset(
-    {
-        "BaseModel",
-        "BaseSettings",
-        "SQLModel",
-        "Schema",
-        "Struct",
-        "TypedDict",
-        "Protocol",
-        "BaseTool",
-        "BaseChatModel",
-        "BaseLLM",
-        "LLM",
-        "BaseRetriever",
-        "Chain",
-        "Serializable",
-        "RunnableSerializable",
-    }
+COPYING = _words(
+    """
+    BaseModel BaseSettings SQLModel Schema Struct TypedDict Protocol BaseTool BaseChatModel BaseLLM LLM
+    BaseRetriever Chain Serializable RunnableSerializable
+    """
 )
 VALIDATORS = re.compile(r"(^|\.)(model|field|root)?_?validator$")
 GLANCES = frozenset({"__repr__", "__str__", "__len__", "__bool__"})
@@ -167,76 +90,22 @@ CACHES = re.compile(
 )
 LOCKS = re.compile(r"(^|\.)(R?Lock|Condition|(Bounded)?Semaphore|Mutex|RWLock\w*|FileLock|AioRLock)$")
 # Decorators that leave a function what it is: called by those who call it.
-PLAIN = frozenset(
-    [
-        "property",
-        "staticmethod",
-        "classmethod",
-        "wraps",
-        "lru_cache",
-        "cache",
-        "cached_property",
-        "contextmanager",
-        "asynccontextmanager",
-        "abstractmethod",
-        "overload",
-        "override",
-        "final",
-        "setter",
-        "getter",
-        "deleter",
-        "deprecated",
-        "no_type_check",
-        "typechecked",
-        "validator",
-        "field_validator",
-        "model_validator",
-        "root_validator",
-        "computed_field",
-        "total_ordering",
-        "singledispatch",
-        "synchronized",
-        "locked",
-        "with_lock",
-        "retry",
-        "memoize",
-        "beartype",
-        "hybrid_property",
-        "dataclass",
-        "inject",
-    ]
+PLAIN = _words(
+    """
+    property staticmethod classmethod wraps lru_cache cache cached_property contextmanager
+    asynccontextmanager abstractmethod overload override final setter getter deleter deprecated
+    no_type_check typechecked validator field_validator model_validator root_validator computed_field
+    total_ordering singledispatch synchronized locked with_lock retry memoize beartype hybrid_property
+    dataclass inject
+    """
 )
-STARTS = frozenset(
-    [
-        "create_app",
-        "make_app",
-        "build_app",
-        "app_factory",
-        "get_application",
-        "create_application",
-        "lifespan",
-        "startup",
-        "on_startup",
-        "startup_event",
-        "ready",
-        "post_fork",
-        "on_starting",
-        "when_ready",
-        "post_worker_init",
-        "before_first_request",
-        "on_ready",
-        "main",
-        "cli",
-        "init_app",
-        "setup_logging",
-        "configure_logging",
-        "setup_app",
-        "load_plugins",
-        "pytest_configure",
-        "includeme",
-        "run_migrations_online",
-        "run_migrations_offline",
-    ]
+STARTS = _words(
+    """
+    create_app make_app build_app app_factory get_application create_application lifespan startup
+    on_startup startup_event ready post_fork on_starting when_ready post_worker_init
+    before_first_request on_ready main cli init_app setup_logging configure_logging setup_app
+    load_plugins pytest_configure includeme run_migrations_online run_migrations_offline
+    """
 )
 SET_UP = re.compile(
     r"^_?(init|initiali[sz]e|set_?up|configure|bootstrap|install|register|autodiscover|enable|disable|load_config|instrument"

@@ -12,7 +12,7 @@ from agentapp.audit.extract.scope import Scope
 from agentapp.audit.facts import STEP, Call, joined
 
 _READING = frozenset({"get", "items", "keys", "values", "copy", "index", "count"})
-_ELEMENT_OF = frozenset({"get", "setdefault", "pop", "popleft", "__getitem__"})
+_ELEMENT_OF = frozenset({"get", "setdefault", "__getitem__"})  # not `pop`: who took it out has it alone
 _COPY = frozenset(
     {
         "g:copy|.copy",
@@ -66,7 +66,8 @@ def call(scope: Scope, node: ast.Call) -> Paths:
             continue
         if base and last[1:] in _READING:
             scope.read((base,), line)
-        if not any(map(_is_renewed, node.keywords)):
+        is_copy = callee in _COPY or last in _COPIES_ITSELF
+        if not (is_copy and any(map(_is_renewed, node.keywords))):
             results += _special(callee, base, last, args)
     return tuple(results) if len(results) < 2 else short(results)
 

@@ -111,13 +111,12 @@ class Calls:
     @cached_property
     def mentioned(self) -> set[Id]:
         """Functions that are passed on or kept: whoever has them may call them, at any time."""
-        found = set()
-        for module, function in self._program.functions():
-            for path in function.mentions:
-                target = self._program.resolve(module.name, path, function.owner)
-                if target.kind == "func" and not target.steps:
-                    found.add(target.id)
-        return found
+        found = {
+            self._program.function_at(module.name, path, function.owner)
+            for module, function in self._program.functions()
+            for path in function.mentions
+        }
+        return {id for id in found if id is not None}
 
     @cached_property
     def starts(self) -> set[Id]:
@@ -128,7 +127,5 @@ class Calls:
                 told = STARTED_BY.search(call.path) is not None
                 for where, path in call.args:
                     if told or where in STARTED_AS:
-                        target = self._program.resolve(module.name, path, function.owner)
-                        if target.kind == "func" and not target.steps:
-                            found.add(target.id)
-        return found
+                        found.add(self._program.function_at(module.name, path, function.owner))
+        return {id for id in found if id is not None}

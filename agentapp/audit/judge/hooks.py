@@ -10,6 +10,7 @@ from agentapp.audit.judge.calls import Calls
 from agentapp.audit.judge.hazards import Hazard
 from agentapp.audit.judge.makers import Makers
 from agentapp.audit.judge.program import Program
+from agentapp.audit.judge.reach import last_name
 from agentapp.audit.judge.state import Key
 from agentapp.audit.judge.targets import Id, Target
 from agentapp.audit.known import HOOKS, TEARDOWNS
@@ -44,7 +45,7 @@ class Hooks:
                 continue
             names = [self._program.decorator(module.name, path) for path in function.decorators]
             names += registered.get((module.name, function.name), ())
-            last = function.name.rpartition(".")[2]
+            last = last_name(function)
             if any(map(TEARDOWNS.search, names)) or last in ("process_response", "process_exception"):
                 after.append((module, function))
             elif any(map(HOOKS.search, names)) or _is_middleware(module, function, last):
@@ -59,9 +60,9 @@ class Hooks:
                 last = call.path.rpartition(STEP)[2]
                 if last.startswith(".") and call.args and (HOOKS.search(last) or TEARDOWNS.search(last)):
                     for _, path in call.args:
-                        target = self._program.resolve(module.name, path, function.owner)
-                        if target.kind == "func" and not target.steps:
-                            found[target.id].append(last)
+                        hook = self._program.function_at(module.name, path, function.owner)
+                        if hook is not None:
+                            found[hook].append(last)
         return found
 
     def _with_helpers(self, module: Module, function: Function) -> Iterator[At]:

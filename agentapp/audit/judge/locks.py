@@ -40,11 +40,11 @@ class Locks:
         if not path.endswith("|()"):
             return None
         owner = self._program.owner_of(module, function)
-        target = self._program.resolve(module.name, path.removesuffix("|()"), owner)
-        if target.kind != "func" or target.steps:
+        id = self._program.function_at(module.name, path.removesuffix("|()"), owner)
+        if id is None:
             return None
-        facts = self._program.function(target.id)
-        return (self._program.modules[target.module], facts) if facts.yielded_under else None
+        facts = self._program.function(id)
+        return (self._program.modules[id[0]], facts) if facts.yielded_under else None
 
     # -- held by whom
 

@@ -53,9 +53,9 @@ class Params:
         if not called:
             for where, path in call.args:
                 if where.isdigit() and path[0] in "gds":
-                    target = self._program.resolve(module.name, path, function.owner)
-                    if target.kind == "func" and not target.steps:
-                        yield target.id, -int(where) - 1
+                    given = self._program.function_at(module.name, path, function.owner)
+                    if given is not None:
+                        yield given, -int(where) - 1
 
     def _sum_up(self) -> None:
         passing: list[tuple[Module, Function, Call]] = []

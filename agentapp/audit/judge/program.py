@@ -68,6 +68,11 @@ class Program:
 
     # -- paths
 
+    def function_at(self, module: str, path: str, owner: str = "") -> Id | None:
+        """The function that a path leads to, if it is one of the program."""
+        target = self.resolve(module, path, owner)
+        return target.id if target.kind == "func" and not target.steps else None
+
     def resolve(self, module: str, path: str, owner: str = "") -> Target:
         """``owner`` is the class of the method that the path is in."""
         key = (module, path) if path[1:2] == ":" else (module, path, owner)

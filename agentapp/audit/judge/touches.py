@@ -15,7 +15,7 @@ from agentapp.audit.judge.locks import Locks
 from agentapp.audit.judge.makers import Makers
 from agentapp.audit.judge.params import Params
 from agentapp.audit.judge.program import Program
-from agentapp.audit.judge.reach import Reach
+from agentapp.audit.judge.reach import Reach, last_name
 from agentapp.audit.judge.state import Broken, Key, State, Touch
 from agentapp.audit.judge.states import States, is_application
 from agentapp.audit.known import INITS, LOGGER_CHANGES, LOGGERS, PROCESS_CALLS, STATEFUL
@@ -89,7 +89,7 @@ class Touches:
             target = self._program.resolve(module.name, path, owner)
             if is_new(path) or (target.steps and is_new(target.steps[-1])):
                 continue
-            if target.kind == "self" and function.name.rpartition(".")[2] in INITS:
+            if target.kind == "self" and last_name(function) in INITS:
                 continue
             write = change.write._replace(path=path, locks=())
             if is_replaced(write):

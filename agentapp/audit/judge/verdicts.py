@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from agentapp.audit.judge.hazards import Hazard
 from agentapp.audit.judge.locks import Locks
 from agentapp.audit.judge.program import Program
+from agentapp.audit.judge.reach import last_name
 from agentapp.audit.judge.reads import Reads
 from agentapp.audit.judge.state import State, Touch
 from agentapp.audit.known import GLANCES, INITS
@@ -47,7 +48,7 @@ class Verdicts:
     def _unlocked_read(self, state: State, common: frozenset[str]) -> Iterator[Hazard]:
         asks = {(touch.module.name, touch.function.name) for touch in state.writes if touch.lazy}
         for module, function, read in self._reads.of(state.key):
-            last = function.name.rpartition(".")[2]
+            last = last_name(function)
             if (module.name, function.name) in asks or last in INITS or last in GLANCES:
                 continue
             locks = self._locks.at(module, function, read.locks)

@@ -16,8 +16,8 @@ from typing import Any
 
 from gunicorn.workers.gthread import ThreadWorker
 
-from agentapp import listen
 from agentapp.errors import AgentappError
+from agentapp.server import options as listen
 
 try:
     _listen = listen.load()

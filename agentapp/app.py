@@ -8,34 +8,34 @@ from flask import Flask
 from werkzeug.middleware.proxy_fix import ProxyFix
 
 from agentapp import config, web
+from agentapp.agents.drivers.threaded import ThreadedDriver
 from agentapp.agents.loop import Limits
 from agentapp.agents.prices import Prices
 from agentapp.agents.provider import Provider
 from agentapp.agents.team import Team
-from agentapp.agents.threaded import ThreadedDriver
 from agentapp.config import Settings
 from agentapp.errors import SettingError
 from agentapp.guardrails import Cells, Registry
 from agentapp.guardrails.guard import Guardrails
-from agentapp.guardrails.seats import Seats
+from agentapp.guardrails.policies import terms
 from agentapp.guardrails.sign_in import SignIns
-from agentapp.guardrails.terms import terms
+from agentapp.guardrails.streams import Seats
 from agentapp.isolation import Binder, ThreadBinder
-from agentapp.journal import Journal
-from agentapp.leases import Leases
-from agentapp.mirrors import Mirrors
-from agentapp.running import Running
-from agentapp.stage import Stage
 from agentapp.storage.accounts import Accounts
 from agentapp.storage.cells import CellStore
 from agentapp.storage.chats import Chats
 from agentapp.storage.db import Database
-from agentapp.storage.journal import JournalStore
+from agentapp.storage.live_turns import JournalStore
 from agentapp.storage.notes import Notes
 from agentapp.storage.telling import Tellings
 from agentapp.storage.turns import Turns
 from agentapp.telemetry import Violations
-from agentapp.turn import Answering, deadlines_of, longest
+from agentapp.turns.heartbeat import Journal
+from agentapp.turns.leases import Leases
+from agentapp.turns.local import Running
+from agentapp.turns.remote import Mirrors
+from agentapp.turns.service import Stage
+from agentapp.turns.turn import Answering, deadlines_of, longest
 from agentapp.web.parts import Parts
 
 UNLIMITED_TOKENS = 10**9
@@ -111,12 +111,12 @@ def make_stage(
 
 def make_provider(settings: Settings) -> Provider:
     if settings.provider == "demo":
-        from agentapp.agents.demo import DemoProvider
+        from agentapp.agents.providers.demo import DemoProvider
 
         return DemoProvider(settings.demo_delay)
     # Imported only when it is used: the SDK takes most of a second to import.
-    from agentapp.agents.anthropic import AnthropicProvider
-    from agentapp.agents.retrying import Retrying
+    from agentapp.agents.providers.anthropic import AnthropicProvider
+    from agentapp.agents.providers.retrying import Retrying
 
     return Retrying(AnthropicProvider(settings.anthropic_api_key or "", settings.anthropic_base_url))
 

@@ -11,7 +11,7 @@ from typing import Any, Literal, cast
 
 import click
 
-from agentapp import __version__, breakers, config, listen, migrate, resources, turn
+from agentapp import __version__, config
 from agentapp.audit import baseline as known
 from agentapp.audit import cache, formats, options, sarif
 from agentapp.audit.findings import Unusable
@@ -19,14 +19,18 @@ from agentapp.audit.report import Report
 from agentapp.audit.report import audit as run_audit
 from agentapp.audit.rules import RULES, Rule
 from agentapp.errors import AgentappError, BadRequest, SettingError, StartError
+from agentapp.guardrails import operator as breakers
 from agentapp.guardrails.cell import Cells
-from agentapp.guardrails.terms import terms
+from agentapp.guardrails.policies import terms
 from agentapp.isolation import RequestScope, ThreadBinder
-from agentapp.storage import schema
+from agentapp.server import options as listen
+from agentapp.server import resources
+from agentapp.storage import migrate, schema
 from agentapp.storage.accounts import Accounts
 from agentapp.storage.cells import CellStore
 from agentapp.storage.db import Database
 from agentapp.storage.values import Role
+from agentapp.turns import turn
 
 
 class _PlainErrors(click.Group):

@@ -35,8 +35,8 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 from agentapp.isolation import ThreadBinder
 from agentapp.storage.accounts import Accounts
 from agentapp.storage.db import Database
-from tests.serving import free_port, server
-from tests.test_load import PASSWORD, add_users
+from tests.server.test_load import PASSWORD, add_users
+from tests.support.serving import free_port, server
 
 PACE = 12.0  # seconds between the messages of one person
 ROOT = Path(__file__).parent.parent
@@ -173,7 +173,7 @@ async def crowd(url: str, trouble: str, sessions: int, seconds: float, with_trou
 def model() -> Iterator[str]:
     """The Messages API in a process of its own."""
     port = free_port()
-    command = [sys.executable, "-m", "tests.messages_api", "--port", str(port)]
+    command = [sys.executable, "-m", "tests.support.messages_api", "--port", str(port)]
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE)
     try:
         assert process.stdout is not None

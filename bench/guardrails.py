@@ -32,15 +32,15 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from argon2 import PasswordHasher
 
-from agentapp import migrate
 from agentapp.config import Settings
 from agentapp.errors import BreakerOpen
 from agentapp.guardrails import BreakerPolicy, Breakers, Bucket, Cells, Key, LocalBreakers, Rate, Registry
 from agentapp.guardrails.admission import Outcome, Wish
 from agentapp.guardrails.guard import Guardrails
+from agentapp.guardrails.policies import terms
 from agentapp.guardrails.registry import Rows
-from agentapp.guardrails.terms import terms
 from agentapp.isolation import Scope, ThreadBinder, UserScope
+from agentapp.storage import migrate
 from agentapp.storage.accounts import Accounts
 from agentapp.storage.cells import CellRows, CellStore
 from agentapp.storage.chats import Chats
@@ -49,7 +49,7 @@ from agentapp.storage.turns import Turns
 from agentapp.storage.values import Settled
 from bench import peers
 from bench.peers import HOUR, KEY, KEYS, NEVER, OPEN_KEY, Peer, Shared, Work, caught, no_op
-from tests.postgres import postgres_url
+from tests.support.postgres import postgres_url
 
 SECONDS = 0.25  # for each of those that are compared
 THREADS, PAUSE = 64, 0.05

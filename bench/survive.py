@@ -26,11 +26,11 @@ from typing import Any
 
 from sqlalchemy import Connection, Engine, event
 
-from agentapp import migrate
-from tests import endings, ordeals
-from tests.crowds import database
-from tests.serving import SCRIPTS, free_port
-from tests.survival import Found, Hearing, House, Words, house, memory
+from agentapp.storage import migrate
+from tests.support import endings, ordeals
+from tests.support.crowds import database
+from tests.support.serving import SCRIPTS, free_port
+from tests.support.survival import Found, Hearing, House, Words, house, memory
 
 ROOT = Path(__file__).parent.parent
 GRACE = 8.0

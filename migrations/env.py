@@ -1,4 +1,4 @@
-"""What alembic runs to migrate: on the connection, and in the transaction, that `agentapp.migrate` opened."""
+"""What alembic runs, on the connection and in the transaction that `agentapp.storage.migrate` has opened."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from typing import Any
 from click.testing import CliRunner, Result
 
 from agentapp.cli import main
-from tests.serving import DEADLINE, SCRIPTS, clean_env
+from tests.support.serving import DEADLINE, SCRIPTS, clean_env
 
 SHARED = "HISTORY = []\n\n\ndef chat(text):\n    HISTORY.append(text)\n"
 CLEAN = "def chat(history, text):\n    return [*history, text]\n"

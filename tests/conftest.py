@@ -16,13 +16,13 @@ from flask import Flask
 from flask.testing import FlaskClient
 from sqlalchemy import Engine, event
 
-from agentapp import migrate
 from agentapp.agents.team import Team
 from agentapp.app import create_app
 from agentapp.config import Settings
+from agentapp.storage import migrate
 from agentapp.storage.accounts import Accounts
 from agentapp.web.parts import Parts
-from tests.people import Person, person
+from tests.support.people import Person, person
 
 OWNED = re.compile(r"\b(?:FROM|UPDATE|JOIN)\s+(sessions|turns|turn_events|messages|notes)\b", re.I)
 

@@ -25,7 +25,7 @@ from agentapp.audit.report import Report
 from agentapp.audit.rules import RULES
 from agentapp.audit.sarif import as_sarif
 from tests.auditing import CLEAN, SHARED, audit, found, on_terminal, told, write
-from tests.serving import SCRIPTS, run
+from tests.support.serving import SCRIPTS, run
 
 ROOT = Path(__file__).parent.parent
 SCHEMA = json.loads((Path(__file__).parent / "sarif-schema-2.1.0.json").read_text())

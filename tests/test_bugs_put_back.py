@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.forking import Forking, forking
+from tests.support.forking import Forking, forking
 
 ROOT = Path(__file__).parent.parent
 
@@ -29,17 +29,17 @@ ATOMIC = "  # agentapp: shared ok - atomic, and what is missed is loaded anew"
 BUGS = (
     Bug(
         "a module-level history",
-        "agentapp/turn.py",
+        "agentapp/turns/turn.py",
         "    room = HISTORY_CHARS\n",
         "    EVERYTHING.extend(said)\n    said = tuple(EVERYTHING)\n    room = HISTORY_CHARS\n",
-        "tests/test_turn.py::test_what_the_model_saw_before_is_only_this_chat",
+        "tests/turns/test_turn.py::test_what_the_model_saw_before_is_only_this_chat",
     ),
     Bug(
         "one agent for all requests",
         "agentapp/agents/team.py",
         "        return Crew(self, scope, report or _log_report)\n",
         "        return CREWS.setdefault(self.front.name, Crew(self, scope, report or _log_report))\n",
-        "tests/test_turn.py::test_after_any_trouble_the_next_request_of_anyone_works",
+        "tests/turns/test_turn.py::test_after_any_trouble_the_next_request_of_anyone_works",
     ),
     Bug(
         "a binding held across a yield",
@@ -55,84 +55,84 @@ BUGS = (
         "    binder, scope = parts().binder, chat_scope()\n"
         "    bound = (binder.bound(scope).__enter__() and item for item in EventStream(follower))\n"
         "    answer = Response(bound, mimetype=EVENTS)\n",
-        "tests/test_hooks.py::test_after_a_streaming_turn_a_stranger_on_the_same_thread_sees_nobody",
+        "tests/web/test_hooks.py::test_after_a_streaming_turn_a_stranger_on_the_same_thread_sees_nobody",
     ),
     Bug(
         "a scoped session that is not removed",
         "agentapp/storage/db.py",
         "        binder.at_release(self.release)\n",
         "",
-        "tests/test_storage.py::test_the_scoped_session_is_removed_when_its_binding_ends[sqlite]",
+        "tests/storage/test_storage.py::test_the_scoped_session_is_removed_when_its_binding_ends[sqlite]",
     ),
     Bug(
         "a tool thread without its scope",
-        "agentapp/agents/threaded.py",
+        "agentapp/agents/drivers/threaded.py",
         "        run = self._binder.carried(context.scope, lambda: _finish(tool.call(context, call)))\n",
         "        run = lambda: _finish(tool.call(context, call))\n",
-        "tests/test_loop.py::test_each_tool_has_its_scope_carried_in",
+        "tests/agents/test_loop.py::test_each_tool_has_its_scope_carried_in",
     ),
     Bug(
         "the user missing from the WHERE clause",
         "agentapp/storage/owned.py",
         "    return and_(table.tenant_id == scope.tenant_id, table.user_id == scope.user_id)\n",
         "    return and_(table.tenant_id == scope.tenant_id)\n",
-        "tests/test_storage.py::test_somebody_elses_chat_is_an_absent_one[sqlite]",
+        "tests/storage/test_storage.py::test_somebody_elses_chat_is_an_absent_one[sqlite]",
     ),
     Bug(
         "the tenant missing from the WHERE clause",
         "agentapp/storage/owned.py",
         "    return and_(table.tenant_id == scope.tenant_id, table.user_id == scope.user_id)\n",
         "    return and_(table.user_id == scope.user_id)\n",
-        "tests/test_storage.py::test_somebody_elses_chat_is_an_absent_one[sqlite]",
+        "tests/storage/test_storage.py::test_somebody_elses_chat_is_an_absent_one[sqlite]",
     ),
     Bug(
         "the owner missing from one query only",
         "agentapp/storage/notes.py",
         "            gone = db.execute(delete(Note).where(in_session(scope, Note), Note.number == number))\n",
         "            gone = db.execute(delete(Note).where(Note.number == number))\n",
-        "tests/test_storage.py::test_somebody_elses_chat_is_an_absent_one[sqlite]",
+        "tests/storage/test_storage.py::test_somebody_elses_chat_is_an_absent_one[sqlite]",
     ),
     Bug(
         "no sweep before a request",
         "agentapp/web/hooks.py",
         "    p.binder.sweep()\n",
         "",
-        "tests/test_hooks.py::test_somebody_elses_teardown_that_raises_changes_nothing_for_the_next",
+        "tests/web/test_hooks.py::test_somebody_elses_teardown_that_raises_changes_nothing_for_the_next",
     ),
     Bug(
         "a connection held while the model talks",
         "agentapp/storage/db.py",
         "        self.release()\n",
         "",
-        "tests/test_turn.py::test_no_connection_is_held_while_the_model_talks",
+        "tests/turns/test_turn.py::test_no_connection_is_held_while_the_model_talks",
     ),
     Bug(
         "two connections held at once",
         "agentapp/storage/db.py",
         "        self.release()\n",
         "",
-        "tests/test_storage.py::test_nobody_holds_two_connections_at_once[sqlite]",
+        "tests/storage/test_storage.py::test_nobody_holds_two_connections_at_once[sqlite]",
     ),
     Bug(
         "a pool shared with a forked child",
         "agentapp/storage/db.py",
         '    event.listen(engine, "checkout", _refuse_inherited)\n',
         "",
-        "tests/test_storage.py::test_a_connection_is_not_used_by_a_forked_child[sqlite]",
+        "tests/storage/test_storage.py::test_a_connection_is_not_used_by_a_forked_child[sqlite]",
     ),
     Bug(
         "one breaker for all sessions",
         "agentapp/guardrails/guard.py",
         '            Key("session", scope.session_id),\n',
         '            Key("session", "the one and only"),\n',
-        "tests/test_guardrails.py::test_a_paused_chat_stops_neither_its_users_other_chats_nor_anybody_else",
+        "tests/guardrails/test_guardrails.py::test_a_paused_chat_stops_neither_its_users_other_chats_nor_anybody_else",
     ),
     Bug(
         "fresh limits for a new session",
         "agentapp/guardrails/guard.py",
         '            Key("user", scope.user_id),\n',
         '            Key("user", scope.session_id),\n',
-        "tests/test_guardrails.py::test_a_new_chat_is_no_way_around_the_users_limits",
+        "tests/guardrails/test_guardrails.py::test_a_new_chat_is_no_way_around_the_users_limits",
     ),
     Bug(
         "breakers in one worker's memory",
@@ -143,7 +143,7 @@ BUGS = (
         "        known = self._known.get(key)\n        if known is None:\n"
         "            return self._kind.fresh(key)\n"
         "        if known is not None:\n",
-        "tests/test_guardrails.py::test_another_worker_and_a_new_start_know_of_the_pause",
+        "tests/guardrails/test_guardrails.py::test_another_worker_and_a_new_start_know_of_the_pause",
     ),
     Bug(
         "eviction that resets a tripped breaker",
@@ -152,35 +152,35 @@ BUGS = (
         f"        known = self._known.get(key){ATOMIC}\n",
         "        known = self._known.get(key)\n        if known is None:\n"
         "            return self._kind.fresh(key)\n",
-        "tests/test_guardrails.py::test_a_flood_of_other_chats_does_not_push_a_pause_out_of_memory",
+        "tests/guardrails/test_guardrails.py::test_a_flood_of_other_chats_does_not_push_a_pause_out_of_memory",
     ),
     Bug(
         "a decision by what is remembered, not by the row",
         "agentapp/guardrails/registry.py",
         "        if known is not None and known.text == text:\n",
         "        if known is not None:\n",
-        "tests/test_guardrails.py::test_failures_count_together_whichever_worker_served_them",
+        "tests/guardrails/test_guardrails.py::test_failures_count_together_whichever_worker_served_them",
     ),
     Bug(
         "a quota that is checked and then counted",
         "agentapp/storage/cells.py",
         "            found = store._selected(connection, keys, lock=True)\n",
         "            found = store._selected(connection, keys, lock=False)\n",
-        "tests/test_registry.py::test_of_twenty_first_calls_at_once_as_many_pass_as_the_bucket_holds[postgresql]",
+        "tests/guardrails/test_registry.py::test_of_twenty_first_calls_at_once_as_many_pass_as_the_bucket_holds[postgresql]",
     ),
     Bug(
         "calls that failed are free",
         "agentapp/agents/loop.py",
         "            self.spent += ((call.model, error.usage or Usage()),)\n",
         "",
-        "tests/test_turn.py::test_every_call_is_charged_to_the_chat_the_user_and_the_tenant",
+        "tests/turns/test_turn.py::test_every_call_is_charged_to_the_chat_the_user_and_the_tenant",
     ),
     Bug(
         "only the first call is charged",
         "agentapp/agents/loop.py",
         "        self.spent += ((call.model, reply.usage),)\n",
         "        self.spent = self.spent or ((call.model, reply.usage),)\n",
-        "tests/test_turn.py::test_every_call_is_charged_to_the_chat_the_user_and_the_tenant",
+        "tests/turns/test_turn.py::test_every_call_is_charged_to_the_chat_the_user_and_the_tenant",
     ),
     Bug(
         "one tool limiter for all sessions",
@@ -188,14 +188,14 @@ BUGS = (
         "        self.called[tool.name] += 1\n",
         "        self.called[tool.name] += 1\n        CREWS[tool.name] = CREWS.get(tool.name, 0) + 1\n"
         "        self.called_before = CREWS\n",
-        "tests/test_turn.py::test_calls_of_a_tool_are_counted_over_all_turns_of_a_chat",
+        "tests/turns/test_turn.py::test_calls_of_a_tool_are_counted_over_all_turns_of_a_chat",
     ),
     Bug(
         "no half-open state: paused for good",
         "agentapp/guardrails/breaker.py",
         "        left = self.cooldown - elapsed(self.opened, now)\n",
         "        left = self.cooldown\n",
-        "tests/test_guardrails.py::test_a_pause_ends_with_one_try_that_succeeds",
+        "tests/guardrails/test_guardrails.py::test_a_pause_ends_with_one_try_that_succeeds",
     ),
     Bug(
         "a trip counted at every failure",
@@ -203,7 +203,7 @@ BUGS = (
         "        if token != self.token or self.forced:\n            return self\n        more =",
         "        if self.opened is not None:\n            return replace(self, trips=self.trips + 1)\n"
         "        more =",
-        "tests/test_breaker.py::test_a_trip_is_counted_once_however_many_are_refused_or_fail_later",
+        "tests/guardrails/test_breaker.py::test_a_trip_is_counted_once_however_many_are_refused_or_fail_later",
     ),
     Bug(
         "a late success that closes",
@@ -211,35 +211,35 @@ BUGS = (
         "        if token != self.token or self.forced:\n            return self\n"
         "        if self.opened is not None:\n",
         "        if self.forced:\n            return self\n        if self.opened is not None:\n",
-        "tests/test_breaker.py::test_a_late_success_from_before_it_opened_does_not_close_it",
+        "tests/guardrails/test_breaker.py::test_a_late_success_from_before_it_opened_does_not_close_it",
     ),
     Bug(
         "a probe without a lease",
         "agentapp/guardrails/breaker.py",
         "(left := self.policy.lease - elapsed(self.probed, now)) > 0",
         "(left := self.policy.lease) > 0",
-        "tests/test_breaker.py::test_the_lease_frees_a_lost_probe_and_what_it_tells_later_is_ignored",
+        "tests/guardrails/test_breaker.py::test_the_lease_frees_a_lost_probe_and_what_it_tells_later_is_ignored",
     ),
     Bug(
         "one user's failures take the model away from all",
         "agentapp/guardrails/outage.py",
         "        return len(failures) >= self.policy.users and bad",
         "        return sum(failures.values()) >= self.policy.users and bad",
-        "tests/test_outage.py::test_one_user_never_takes_the_model_away_however_often_it_fails",
+        "tests/guardrails/test_outage.py::test_one_user_never_takes_the_model_away_however_often_it_fails",
     ),
     Bug(
         "a clock that is put back keeps a chat paused",
-        "agentapp/guardrails/moments.py",
+        "agentapp/guardrails/times.py",
         "    return 0.0 if since <= now + SLACK else inf\n",
         "    return 0.0\n",
-        "tests/test_breaker.py::test_a_clock_moved_by_an_hour_keeps_nobody_out_longer",
+        "tests/guardrails/test_breaker.py::test_a_clock_moved_by_an_hour_keeps_nobody_out_longer",
     ),
     Bug(
         "a dead turn keeps what it reserved",
         "agentapp/storage/turns.py",
         "        self._withdraw(db, scope, running.admission)\n        _bury(db, scope, running.id)\n",
         "        _bury(db, scope, running.id)\n",
-        "tests/test_turn.py::test_a_dead_turn_is_given_back_once_when_the_next_message_comes[never]",
+        "tests/turns/test_turn.py::test_a_dead_turn_is_given_back_once_when_the_next_message_comes[never]",
     ),
     Bug(
         "a dead turn gives back twice",
@@ -247,108 +247,108 @@ BUGS = (
         "        self._withdraw(db, scope, running.admission)\n        _bury(db, scope, running.id)\n",
         "        self._withdraw(db, scope, running.admission)\n"
         "        self._withdraw(db, scope, running.admission)\n        _bury(db, scope, running.id)\n",
-        "tests/test_turn.py::test_a_dead_turn_is_given_back_once_when_the_next_message_comes[never]",
+        "tests/turns/test_turn.py::test_a_dead_turn_is_given_back_once_when_the_next_message_comes[never]",
     ),
     Bug(
         "a seat that is not given back",
-        "agentapp/live.py",
+        "agentapp/turns/feed.py",
         "        self._held.close()\n",
         "        pass\n",
-        "tests/test_turn.py::test_a_seat_is_given_back_once_however_a_stream_ends[str-closed_at_once]",
+        "tests/turns/test_turn.py::test_a_seat_is_given_back_once_however_a_stream_ends[str-closed_at_once]",
     ),
     Bug(
         "a reader who leaves ends the turn",
-        "agentapp/stage.py",
+        "agentapp/turns/service.py",
         "        held.callback(self.journal.unwatch, weakref.ref(follower))\n",
         "        held.callback(self.journal.unwatch, weakref.ref(follower))\n"
         "        held.callback(self.running.stop, live.turn_id)\n",
-        "tests/test_surviving.py::test_a_reader_who_leaves_in_the_middle_does_not_end_the_turn",
+        "tests/turns/test_surviving.py::test_a_reader_who_leaves_in_the_middle_does_not_end_the_turn",
     ),
     Bug(
         "a stop is held against the chat",
         "agentapp/errors.py",
         '    blame: Blame = "nobody"\n\n    def __init__(self, message: str = "Stopped."',
         '    blame: Blame = "turn"\n\n    def __init__(self, message: str = "Stopped."',
-        "tests/test_surviving.py::test_stopping_is_nobodys_failure_however_often",
+        "tests/turns/test_surviving.py::test_stopping_is_nobodys_failure_however_often",
     ),
     Bug(
         "a stop loses what was said",
-        "agentapp/turn.py",
+        "agentapp/turns/turn.py",
         "        reply, usage = text_of(self._told), loop.usage\n",
         '        reply, usage = "" if status == "stopped" else text_of(self._told), loop.usage\n',
-        "tests/test_surviving.py::test_a_stopped_answer_keeps_what_had_been_said",
+        "tests/turns/test_surviving.py::test_a_stopped_answer_keeps_what_had_been_said",
     ),
     Bug(
         "a turn that runs here can be followed by anybody",
-        "agentapp/stage.py",
+        "agentapp/turns/service.py",
         "        told = self.tellings.look(scope, turn_id)\n",
         "        if (here := self.running.live(turn_id)) is not None:\n            return here\n"
         "        told = self.tellings.look(scope, turn_id)\n",
-        "tests/test_surviving.py::test_nobody_else_can_follow_or_stop_a_turn_that_runs_here",
+        "tests/turns/test_surviving.py::test_nobody_else_can_follow_or_stop_a_turn_that_runs_here",
     ),
     Bug(
         "a turn can be followed from any chat",
         "agentapp/storage/telling.py",
         "        mine = select(Turn).where(in_session(scope, Turn), Turn.id == turn_id)\n",
         "        mine = select(Turn).where(Turn.id == turn_id)\n",
-        "tests/test_surviving.py::test_nobody_else_can_follow_or_stop_a_turn_that_runs_here",
+        "tests/turns/test_surviving.py::test_nobody_else_can_follow_or_stop_a_turn_that_runs_here",
     ),
     Bug(
         "a resumed stream counts from one",
-        "agentapp/live.py",
+        "agentapp/turns/feed.py",
         "            return TurnEvent(self._number, *self._next.popleft())\n",
         "            self.told = getattr(self, 'told', 0) + 1\n"
         "            return TurnEvent(self.told, *self._next.popleft())\n",
-        "tests/test_surviving.py::test_a_stream_taken_up_again_goes_on_with_the_next_event_and_its_number",
+        "tests/turns/test_surviving.py::test_a_stream_taken_up_again_goes_on_with_the_next_event_and_its_number",
     ),
     Bug(
         "a resumed stream begins at the beginning",
-        "agentapp/stage.py",
+        "agentapp/turns/service.py",
         "        follower = Follower(live, after, token, held)\n",
         "        follower = Follower(live, 0, token, held)\n",
-        "tests/test_surviving.py::test_a_stream_taken_up_again_goes_on_with_the_next_event_and_its_number",
+        "tests/turns/test_surviving.py::test_a_stream_taken_up_again_goes_on_with_the_next_event_and_its_number",
     ),
     Bug(
         "the same key is another turn while the first one runs",
         "agentapp/storage/turns.py",
         "            if again is not None:\n                return again\n",
         "            if again is not None and alive is None:\n                return again\n",
-        "tests/test_surviving.py::test_the_same_key_while_the_turn_runs_is_that_turn",
+        "tests/turns/test_surviving.py::test_the_same_key_while_the_turn_runs_is_that_turn",
     ),
     Bug(
         "a version is told what it replaces",
         "agentapp/storage/turns.py",
         "    if sent.replaces is not None and before is not None:\n",
         "    if False:\n",
-        "tests/test_surviving.py::test_another_version_is_asked_for_without_the_one_it_replaces",
+        "tests/turns/test_surviving.py::test_another_version_is_asked_for_without_the_one_it_replaces",
     ),
     Bug(
         "the journal of an ended turn is kept",
         "agentapp/storage/turns.py",
         "            _bury(db, scope, turn_id)\n            return True\n",
         "            return True\n",
-        "tests/test_surviving.py::test_what_is_kept_of_a_running_turn_goes_when_it_ends[completes]",
+        "tests/turns/test_surviving.py::test_what_is_kept_of_a_running_turn_goes_when_it_ends[completes]",
     ),
     Bug(
         "a stream goes on after its login",
-        "agentapp/journal.py",
+        "agentapp/turns/heartbeat.py",
         "                follower.cut(signed_out=True)\n",
         "                pass\n",
-        "tests/test_surviving.py::test_a_stream_ends_with_its_login_and_the_turn_goes_on",
+        "tests/turns/test_surviving.py::test_a_stream_ends_with_its_login_and_the_turn_goes_on",
     ),
     Bug(
         "an answer that could not be saved is told as one",
-        "agentapp/turn.py",
+        "agentapp/turns/turn.py",
         '        unsaved = StorageUnavailable("The answer could not be saved.")\n',
         "        return outcome\n",
-        "tests/test_turn.py::test_a_database_that_goes_away_fails_the_turn_and_says_so",
+        "tests/turns/test_turn.py::test_a_database_that_goes_away_fails_the_turn_and_says_so",
     ),
     Bug(
         "a worker ends in the middle of its turns",
-        "agentapp/journal.py",
+        "agentapp/turns/heartbeat.py",
         "            self._running.interrupt()\n",
         "            pass\n",
-        "tests/test_surviving.py::test_a_worker_that_must_end_interrupts_what_still_runs_and_tells_of_it",
+        "tests/turns/test_surviving.py::test_a_worker_that_must_end_interrupts_what_still_runs_and_tells_of_it",
     ),
     Bug(
         "allowed because the store is away",
@@ -359,7 +359,7 @@ BUGS = (
         "            except Exception as error:\n                if error.code != 'storage-unavailable':\n"
         "                    raise\n"
         "                ticket, tools = Pass(0.0, 9999, 9999, 9999, 0, 0, 0), ()\n",
-        "tests/test_guardrails.py"
+        "tests/guardrails/test_guardrails.py"
         "::test_if_the_cells_cannot_be_reached_nothing_is_let_in[text/event-stream-read]",
     ),
 )

@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 
-from agentapp import config, listen
+from agentapp import config
 from agentapp.errors import SettingError, StartError
+from agentapp.server import options as listen
 
 SECRET = "s" * 32
 

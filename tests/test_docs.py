@@ -13,16 +13,16 @@ import click
 import pytest
 from flask import Flask
 
-from agentapp.agents.anthropic import AsyncAnthropicProvider
-from agentapp.agents.retrying import AsyncRetrying
+from agentapp.agents.providers.anthropic import AsyncAnthropicProvider
+from agentapp.agents.providers.retrying import AsyncRetrying
 from agentapp.cli import main
 from agentapp.web.problems import TABLE
-from tests.messages_api import MessagesApi
-from tests.people import person
-from tests.scripted import scope
-from tests.serving import server
-from tests.test_load import PASSWORD, add_users
-from tests.visiting import Visitor
+from tests.server.test_load import PASSWORD, add_users
+from tests.support.messages_api import MessagesApi
+from tests.support.people import person
+from tests.support.scripted import scope
+from tests.support.serving import server
+from tests.support.visiting import Visitor
 
 ROOT = Path(__file__).parent.parent
 REFERENCE = (ROOT / "docs/reference.md").read_text()

@@ -1,12 +1,12 @@
 """Agents: describe them, build a fresh crew for a turn, run it against a model."""
 
-from agentapp.agents.asynchronous import AsyncDriver
-from agentapp.agents.driving import Deadlines
+from agentapp.agents.drivers.asynchronous import AsyncDriver
+from agentapp.agents.drivers.shared import Deadlines
+from agentapp.agents.drivers.threaded import ThreadedDriver
 from agentapp.agents.loop import Event, Limits, Opening, TurnLoop
 from agentapp.agents.provider import AsyncProvider, Message, ModelCall, Provider, Reply, Usage
 from agentapp.agents.team import Agent, Crew, LiveAgent, Team
-from agentapp.agents.threaded import ThreadedDriver
-from agentapp.agents.tools import Tool, ToolContext, ToolInputError, tool
+from agentapp.agents.tool import Tool, ToolContext, ToolInputError, tool
 
 __all__ = [
     "Agent",

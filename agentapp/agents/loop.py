@@ -15,7 +15,7 @@ from typing import Any
 from agentapp.agents.prices import Prices
 from agentapp.agents.provider import Message, ModelCall, Reply, ToolCall, ToolResult, Usage
 from agentapp.agents.team import HAND_BACK, HAND_OVER, Crew, LiveAgent
-from agentapp.agents.tools import bad_result
+from agentapp.agents.tool import bad_result
 from agentapp.errors import Declined, OutOfSteps, OutOfTokens, ProviderError, ProviderFailed, TurnFailed
 from agentapp.isolation import Scope
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from agentapp.agents.calculator import calculate
-from agentapp.agents.clock import add_to_date, convert_time, current_time, days_between
-from agentapp.agents.memory import add_note, list_notes, remove_note, search_past_chats
 from agentapp.agents.team import Agent, Team
+from agentapp.agents.tools.calculator import calculate
+from agentapp.agents.tools.clock import add_to_date, convert_time, current_time, days_between
+from agentapp.agents.tools.memory import add_note, list_notes, remove_note, search_past_chats
 
 _MANNERS = (
     "Answer in the language of the person, plainly and briefly; use Markdown where it helps. "

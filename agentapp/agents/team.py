@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from agentapp.agents.provider import Message, ModelCall, ToolSpec
-from agentapp.agents.tools import Tool
+from agentapp.agents.tool import Tool
 from agentapp.errors import ForeignScope
 from agentapp.isolation import Scope
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from agentapp.errors import BreakerOpen
-from agentapp.guardrails.moments import elapsed, recent, slot_start
+from agentapp.guardrails.times import elapsed, recent, slot_start
 
 State = Literal["closed", "open", "half-open", "forced-open", "forced-closed"]
 Slot = tuple[float, int, int]  # when it began, how many succeeded in it, how many failed

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from agentapp.errors import RateLimited
-from agentapp.guardrails.moments import recent, slot_start
+from agentapp.guardrails.times import recent, slot_start
 
 # A hit is remembered by the slot it fell into, so a bucket stays small however high its limit is.
 SLOTS = 60

@@ -10,9 +10,9 @@ from typing import Any, Literal, NamedTuple
 from agentapp.guardrails.breaker import Breaker, BreakerPolicy
 from agentapp.guardrails.bucket import Bucket, Rate
 from agentapp.guardrails.budget import Allowance, Budget
+from agentapp.guardrails.bulkhead import Room
 from agentapp.guardrails.holds import Holds
 from agentapp.guardrails.outage import Outage, OutagePolicy
-from agentapp.guardrails.room import Room
 
 CellScope = Literal["session", "user", "tenant", "provider"]
 # A cell is a tree: to look for circles in it would take a fifth of the time.

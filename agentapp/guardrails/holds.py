@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from agentapp.guardrails.moments import recent, slot_start
+from agentapp.guardrails.times import recent, slot_start
 
 SLOTS = 16
 

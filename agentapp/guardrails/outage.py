@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from agentapp.guardrails.holds import Hold, Holds
-from agentapp.guardrails.moments import recent, slot_start
+from agentapp.guardrails.times import recent, slot_start
 
 SLOTS = 10
 # However often one user fails, it counts no more than this within a window, so that one alone

@@ -24,7 +24,7 @@ from agentapp.errors import IdempotencyMismatch, NotFound, TurnInProgress
 from agentapp.guardrails.admission import Pass, Wish
 from agentapp.guardrails.cell import Key
 from agentapp.guardrails.guard import Guardrails
-from agentapp.guardrails.moments import SLACK
+from agentapp.guardrails.times import SLACK
 from agentapp.isolation import Scope
 from agentapp.storage.cells import CellStore
 from agentapp.storage.chats import UNTITLED

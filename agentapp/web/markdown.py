@@ -26,6 +26,8 @@ from pygments.formatters.html import HtmlFormatter
 from pygments.lexers import get_lexer_by_name
 from pygments.token import STANDARD_TYPES
 
+from agentapp.events import storable
+
 MAX_CHARS: Final = 50_000
 MAX_DEPTH: Final = 80  # below markdown-it's own 100, where it would silently drop what is deeper
 MAX_HIGHLIGHTED: Final = 20_000  # characters of code coloured in one reply
@@ -66,7 +68,7 @@ _ALIGNED = re.compile(r"text-align:(center|right)")
 
 def render(text: str, *, clock: Callable[[], float] = time.monotonic) -> Markup:
     """The reply as HTML that is safe to put into a page. Never raises for any text, never takes long."""
-    text = _storable(text)
+    text = storable(text)
     if len(text) > MAX_CHARS:
         return _plain(text)
     bounds = _Bounds(clock)
@@ -261,9 +263,3 @@ def _sanitised(html: str) -> Markup:
 
 def _plain(text: str) -> Markup:
     return Markup('<div class="plain">{}</div>').format(text)
-
-
-def _storable(text: str) -> str:
-    """Half a surrogate pair is no character: neither the sanitiser nor the network would take it."""
-    whole = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    return whole.replace("\0", "\N{REPLACEMENT CHARACTER}")

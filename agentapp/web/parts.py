@@ -10,12 +10,12 @@ from flask import current_app, g
 from agentapp.config import Settings
 from agentapp.guardrails.sign_in import SignIns
 from agentapp.isolation import RequestScope, ThreadBinder
-from agentapp.stage import Stage
 from agentapp.storage.accounts import Accounts
 from agentapp.storage.chats import Chats
 from agentapp.storage.db import Database
 from agentapp.telemetry import Violations
-from agentapp.turn import Answering
+from agentapp.turns.service import Stage
+from agentapp.turns.turn import Answering
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 
 from agentapp.errors import LoginRequired
-from agentapp.live import Follower, TurnEvent
+from agentapp.turns.feed import Follower, TurnEvent
 from agentapp.web.markdown import render
 
 

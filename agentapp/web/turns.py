@@ -7,8 +7,8 @@ from typing import Any
 from flask import Blueprint, Response, jsonify, redirect, url_for
 
 from agentapp.errors import Refused, TurnInterrupted
-from agentapp.live import Follower
 from agentapp.storage.values import Sent
+from agentapp.turns.feed import Follower
 from agentapp.web.auth import login_token
 from agentapp.web.chat import page
 from agentapp.web.hooks import chat_scope

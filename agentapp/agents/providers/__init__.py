@@ -1,0 +1,1 @@
+"""Providers: the models that agents may ask."""

@@ -1,0 +1,140 @@
+"""The format of the Messages API, both ways: a `ModelCall` as a request, and events as a `Reply`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import httpx2
+
+from agentapp.agents.provider import Message, ModelCall, Reply, ToolCall, Usage
+from agentapp.agents.providers.anthropic.errors import CutShort, ErrorEvent, translated
+from agentapp.errors import ProviderError
+
+CONNECT_TIMEOUT = 5.0
+# The API counts what it read from or wrote to its cache apart from the other input.
+TOKENS = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens", "output_tokens")
+
+
+def request_for(call: ModelCall) -> dict[str, Any]:
+    """The arguments of ``messages.create``, without blank texts and empty messages: the API refuses them."""
+    messages = [{"role": m.role, "content": content} for m in call.messages if (content := list(_blocks(m)))]
+    request: dict[str, Any] = {
+        "model": call.model,
+        "max_tokens": call.max_tokens,
+        "messages": messages,
+        "timeout": httpx2.Timeout(call.timeout, connect=min(CONNECT_TIMEOUT, call.timeout)),
+    }
+    if call.system.strip():
+        request["system"] = call.system
+    if call.tools:
+        request["tools"] = [
+            {"name": t.name, "description": t.description, "input_schema": dict(t.input_schema)}
+            for t in call.tools
+        ]
+    return request
+
+
+def _blocks(message: Message) -> Iterator[dict[str, Any]]:
+    # Results come first: the API wants them at the head of the message that follows the calls.
+    for result in message.results:
+        block = {"type": "tool_result", "tool_use_id": result.call_id, "content": result.content or "(empty)"}
+        yield block | ({"is_error": True} if result.is_error else {})
+    for text in message.texts:
+        if text.strip():
+            yield {"type": "text", "text": text}
+    for call in message.calls:
+        sent = dict(call.input) if isinstance(call.input, Mapping) else {"input": call.input}
+        yield {"type": "tool_use", "id": call.id, "name": call.name, "input": sent}
+
+
+class Assembler:
+    """Puts an answer together from the data of its server-sent events, one after the other.
+
+    It is fed the raw events because the SDK's own iterator keeps the pings to itself, and at a ping one can
+    notice that nothing else comes.
+    """
+
+    def __init__(self) -> None:
+        self.usage: Usage | None = None  # None until the API said that it started
+        self._counts: dict[str, int] = {}
+        self._texts: list[str] = []
+        self._calls: dict[int, tuple[ToolCall, list[str]]] = {}
+        self._stop_reason = ""
+        self._stopped = False
+
+    @property
+    def complete(self) -> bool:
+        return self._stopped and bool(self._stop_reason)
+
+    def feed(self, data: str) -> str | Usage | None:
+        """The text that this event adds to the answer: maybe none yet, and None if it adds nothing at all.
+        Or else what the answer has cost so far, if that is what it tells.
+        """
+        if not data or self._stopped:
+            return None
+        event = json.loads(data)
+        match event["type"]:
+            case "message_start":
+                return self._count(event["message"]["usage"])
+            case "content_block_start":
+                return self._start_block(event["index"], event["content_block"])
+            case "content_block_delta":
+                return self._extend_block(event["index"], event["delta"])
+            case "content_block_stop":
+                return ""
+            case "message_delta":
+                self._stop_reason = event["delta"].get("stop_reason") or ""
+                return self._count(event.get("usage") or {})
+            case "message_stop":
+                self._stopped = True
+            case "error":
+                raise ErrorEvent(str(event["error"]["type"]), str(event["error"].get("message")))
+        return None
+
+    def end(self) -> None:
+        """Call it when the stream ended without an error, which alone does not mean that it is whole."""
+        if not self.complete:
+            raise CutShort("the stream ended before the answer did")
+
+    def reply(self) -> Reply:
+        calls = tuple(_with_input(call, "".join(parts)) for _, (call, parts) in sorted(self._calls.items()))
+        return Reply("".join(self._texts), calls, self.usage or Usage(model_calls=1), self._stop_reason)
+
+    def failed(self, exc: Exception, key: str) -> ProviderError:
+        error = translated(exc, self.usage, key)
+        error.said_something = any(self._texts)
+        return error
+
+    def _start_block(self, index: int, block: Mapping[str, Any]) -> str:
+        if block["type"] == "tool_use":
+            call = ToolCall(str(block["id"]), str(block["name"]), block.get("input") or {})
+            self._calls[index] = call, []
+        return self._add_text(block["text"]) if block["type"] == "text" else ""
+
+    def _extend_block(self, index: int, delta: Mapping[str, Any]) -> str:
+        # Server tools stream their input too, but their calls are not for us to answer.
+        if delta["type"] == "input_json_delta" and index in self._calls:
+            self._calls[index][1].append(delta["partial_json"])
+        return self._add_text(delta["text"]) if delta["type"] == "text_delta" else ""
+
+    def _add_text(self, text: str) -> str:
+        self._texts.append(text + "")  # TypeError here, not in the reader, when it is no text
+        return text
+
+    def _count(self, usage: Mapping[str, Any]) -> Usage:
+        # Counts are totals so far, and an event names only those it knows: a later one replaces an earlier.
+        self._counts |= {name: int(usage[name]) for name in TOKENS if usage.get(name) is not None}
+        output = self._counts.get("output_tokens", 0)
+        self.usage = Usage(sum(self._counts.values()) - output, output, model_calls=1)
+        return self.usage
+
+
+def _with_input(call: ToolCall, sent: str) -> ToolCall:
+    if not sent:
+        return call
+    try:
+        return ToolCall(call.id, call.name, json.loads(sent))
+    except (ValueError, RecursionError):  # the tool layer tells the model what was wrong with it
+        return ToolCall(call.id, call.name, sent)

@@ -1,0 +1,72 @@
+"""Tools that remember: notes of this chat, and a search through the person's own earlier chats."""
+
+from __future__ import annotations
+
+from agentapp.agents.tool import ToolContext, ToolInputError, tool
+
+MAX_NOTE_CHARS = 1_000
+MAX_NOTES = 100
+MAX_SEARCH_CHARS = 200
+MAX_HITS = 20
+MAX_PASSAGE_CHARS = 300
+
+
+@tool
+def add_note(context: ToolContext, text: str) -> str:
+    """Keep a note for this chat, in the person's own words, up to 1,000 characters."""
+    note = text.strip()
+    if not note:
+        raise ToolInputError("the note is empty")
+    if len(note) > MAX_NOTE_CHARS:
+        raise ToolInputError(f"the note has {len(note):,} characters; at most {MAX_NOTE_CHARS:,} are kept")
+    # Tools of one reply run side by side, so a few may pass this together and end slightly above the cap.
+    # That is accepted: the cap keeps a chat's notes from growing without end, it is not a promise.
+    if len(context.notes.all(context.scope)) >= MAX_NOTES:
+        raise ToolInputError(f"this chat has {MAX_NOTES} notes already; remove one first")
+    number = context.notes.add(context.scope, note)
+    return f"Noted as number {number}: {note}"
+
+
+@tool
+def list_notes(context: ToolContext) -> str:
+    """List all notes of this chat with their numbers."""
+    notes = context.notes.all(context.scope)
+    if not notes:
+        return "There are no notes in this chat yet."
+    listed = "\n".join(f"{number}. {note}" for number, note in notes)
+    return f"Notes of this chat:\n{listed}"
+
+
+@tool
+def remove_note(context: ToolContext, number: int) -> str:
+    """Remove the note with this number. Numbers are those that list_notes shows."""
+    if not context.notes.remove(context.scope, number):
+        known = ", ".join(str(known) for known, _ in context.notes.all(context.scope))
+        raise ToolInputError(
+            f"there is no note {number}; " + (f"there are {known}" if known else "there are none")
+        )
+    return f"Note {number} is removed."
+
+
+@tool
+def search_past_chats(context: ToolContext, words: str, limit: int = 5) -> str:
+    """Search the person's own earlier chats for words. Tells up to `limit` (1 to 20) passages, each with
+    the chat's title and day.
+    """
+    wanted = " ".join(words.split())
+    if not wanted:
+        raise ToolInputError("there are no words to search for")
+    if len(wanted) > MAX_SEARCH_CHARS:
+        raise ToolInputError(f"search for at most {MAX_SEARCH_CHARS} characters; a few words find more")
+    if not 1 <= limit <= MAX_HITS:
+        raise ToolInputError(f"limit must be from 1 to {MAX_HITS}")
+    hits = context.past_chats.search(context.scope, wanted, limit)[:limit]
+    if not hits:
+        return f"Nothing in your past chats matches {wanted!r}."
+    listed = "\n".join(f"- {day}, {title}: {_shortened(passage)}" for title, day, passage in hits)
+    return f"Found in your past chats for {wanted!r}:\n{listed}"
+
+
+def _shortened(passage: str) -> str:
+    line = " ".join(passage.split())
+    return line if len(line) <= MAX_PASSAGE_CHARS else line[: MAX_PASSAGE_CHARS - 3] + "..."

@@ -1,0 +1,23 @@
+"""Brings the database to the newest schema, in one transaction, whoever else tries at the same time."""
+
+from __future__ import annotations
+
+from alembic import command
+from alembic.config import Config
+
+from agentapp.server import resources
+from agentapp.storage import schema
+
+
+def upgrade(url: str) -> None:
+    with schema.migrating(url) as connection:
+        command.upgrade(config_for(connection), "head")
+
+
+def config_for(connection: object) -> Config:
+    """In place of an alembic.ini: there is one database, and the settings already name it."""
+    config = Config()
+    # Alembic's options are interpolated, and a directory may have a percent sign in its name.
+    config.set_main_option("script_location", str(resources.migrations()).replace("%", "%%"))
+    config.attributes["connection"] = connection
+    return config

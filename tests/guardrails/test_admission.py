@@ -1,0 +1,622 @@
+"""The one decision over session, user, tenant and provider, against naive guardrails of each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from agentapp.errors import Blame, GuardrailRefused
+from agentapp.guardrails import Allowance, BreakerPolicy, Cells, Key, Rate, Terms
+from agentapp.guardrails.admission import Four, Outcome, Pass, Wish, admit, charge, settle, withdraw
+from agentapp.guardrails.cell import NEVER
+from agentapp.guardrails.outage import OutagePolicy
+from tests.support.guardrail_models import (
+    HOUR,
+    START,
+    STEPS,
+    Clock,
+    NaiveBreaker,
+    NaiveBucket,
+    NaiveBudget,
+    NaiveHolds,
+    NaiveOutage,
+    Refusal,
+    Reserved,
+    machine_settings,
+    refusal_of,
+    through_json,
+)
+
+LEASE = 160.0
+FORGOTTEN = LEASE * 17 / 16
+
+
+def breaker(failures: int) -> BreakerPolicy:
+    return BreakerPolicy(failures, cooldown=30, cooldown_max=120, jitter=0, lease=LEASE)
+
+
+TIGHT = {
+    "session": Terms(breaker(2), Rate(6, 60), Allowance(1_000), lease=LEASE),
+    "user": Terms(breaker(4), Rate(9, 60), Allowance(3_000, "day"), 2, LEASE),
+    "tenant": Terms(breaker(NEVER), Rate(14, 60), Allowance(5_000, "month"), 3, LEASE),
+    "provider": Terms(breaker(NEVER), lease=LEASE, outage=OutagePolicy(3, 0.5, 40)),
+}
+# What tenants and the provider share out is off: nothing is left through which users could meet.
+PRIVATE = {
+    **TIGHT,
+    "tenant": Terms(breaker(NEVER), lease=LEASE),
+    "provider": Terms(breaker(NEVER), lease=LEASE, outage=OutagePolicy(10**6, 0.5, 40)),
+}
+LOOSE = {
+    "session": Terms(breaker(2), lease=LEASE),
+    "user": Terms(breaker(8), lease=LEASE),
+    "tenant": Terms(breaker(NEVER), lease=LEASE),
+    "provider": Terms(breaker(NEVER), lease=LEASE, outage=OutagePolicy(3, 0.5, 40)),
+}
+SESSIONS = [f"{tenant}{user}{session}" for tenant in "AB" for user in "12" for session in "xy"]
+PLENTY = Wish(100, 100)
+
+
+@dataclass(frozen=True)
+class Begun:
+    session: str
+    ticket: Pass
+
+
+class World:
+    """All cells, kept as the texts that a store would keep. A session is called by its tenant, its user
+    and itself: A1x.
+    """
+
+    def __init__(self, terms: dict[str, Terms]) -> None:
+        self.kind = Cells(terms)
+        self.texts: dict[Key, str] = {}
+
+    @staticmethod
+    def keys(session: str) -> tuple[Key, ...]:
+        return (
+            Key("session", session),
+            Key("user", session[:2]),
+            Key("tenant", session[0]),
+            Key("provider", "demo"),
+        )
+
+    def cells(self, session: str) -> Four:
+        found = [(key, self.texts.get(key)) for key in self.keys(session)]
+        return Four(*(self.kind.fresh(k) if text is None else self.kind.load(k, text) for k, text in found))
+
+    def save(self, session: str, cells: Four) -> None:
+        self.texts |= {key: self.kind.dump(cell) for key, cell in zip(self.keys(session), cells, strict=True)}
+
+    def begin(self, session: str, now: float, wish: Wish = PLENTY) -> Begun:
+        before = self.cells(session)
+        seen = [self.kind.dump(cell) for cell in before]
+        try:
+            after, ticket = admit(before, wish, now)
+        except GuardrailRefused:
+            assert [self.kind.dump(cell) for cell in before] == seen, "a refusal changed a cell"
+            raise
+        self.save(session, after)
+        return Begun(session, Pass.from_json(through_json(ticket.as_json())))
+
+    def end(self, turn: Begun, outcome: Outcome, now: float) -> None:
+        cells = settle(self.cells(turn.session), turn.ticket, turn.session[:2], outcome, now)
+        self.save(turn.session, cells)
+
+    def withdraw(self, turn: Begun, now: float) -> None:
+        self.save(turn.session, withdraw(self.cells(turn.session), turn.ticket, now))
+
+    def charge(self, session: str, outcome: Outcome, now: float) -> None:
+        self.save(session, charge(self.cells(session), outcome, now))
+
+    def turn(self, session: str, result: str, now: float, blame: Blame = "provider") -> None:
+        self.end(self.begin(session, now), Outcome(result, blame), now)  # type: ignore[arg-type]
+
+
+# --- the naive world ------------------------------------------------------------------------------
+
+
+@dataclass
+class NaiveCell:
+    breaker: NaiveBreaker
+    bucket: NaiveBucket
+    budget: NaiveBudget
+    limit: int | None
+    room: NaiveHolds
+    outage: NaiveOutage
+    tools: dict[str, int] = field(default_factory=dict)
+
+    @classmethod
+    def new(cls, terms: Terms) -> NaiveCell:
+        rate, allowed, down = terms.rate, terms.allowance, terms.outage
+        return cls(
+            NaiveBreaker(terms.breaker),
+            NaiveBucket(rate.count, rate.seconds) if rate else NaiveBucket(None),
+            NaiveBudget(allowed.limit, allowed.period, NaiveHolds(LEASE)),
+            terms.room,
+            NaiveHolds(LEASE),
+            NaiveOutage(down.users, down.share, down.window, NaiveHolds(LEASE)),
+        )
+
+    def refuses(self, what: str, now: float) -> Refusal | None:
+        match what:
+            case "breaker" if self.breaker.says_no(now):
+                return Refusal("breaker-open", self.breaker.policy.failures, self.breaker.row)
+            case "bucket":
+                return self.bucket.refuses(now)
+            case "budget":
+                return self.budget.refuses(now)
+            case "room" if self.limit is not None and len(self.room.alive(now)) >= self.limit:
+                return Refusal("busy", self.limit, self.limit)
+        return None
+
+
+@dataclass
+class NaiveTurn:
+    session: str
+    epochs: tuple[int, int, int]  # of the session, the user, the provider
+    reserved: list[Reserved]
+    amounts: tuple[int, int, int]
+
+
+# Of several reasons, people are told the first of these.
+ORDER = (
+    ("provider", "breaker"),
+    ("session", "breaker"),
+    ("session", "budget"),
+    ("user", "breaker"),
+    ("user", "budget"),
+    ("tenant", "breaker"),
+    ("tenant", "budget"),
+    ("tenant", "bucket"),
+    ("tenant", "room"),
+    ("user", "bucket"),
+    ("user", "room"),
+    ("session", "bucket"),
+)
+
+
+class NaiveWorld:
+    def __init__(self, terms: dict[str, Terms]) -> None:
+        self._terms = terms
+        self.all: dict[Key, NaiveCell] = {}
+
+    def cell(self, key: Key) -> NaiveCell:
+        return self.all.setdefault(key, NaiveCell.new(self._terms[key.scope]))
+
+    def cells(self, session: str) -> tuple[NaiveCell, ...]:
+        return tuple(self.cell(key) for key in World.keys(session))
+
+    def begin(self, session: str, now: float, wish: Wish) -> tuple[str, Refusal] | NaiveTurn:
+        four = self.cells(session)
+        chat, user, tenant, provider = four
+        named = dict(zip(("session", "user", "tenant", "provider"), four, strict=True))
+        for scope, what in ORDER:
+            refusal = named[scope].refuses(what, now)
+            if refusal is not None:
+                return scope, refusal
+        wishes = zip((chat, user, tenant), (wish.tokens, wish.microusd, wish.microusd), strict=True)
+        amounts = [int(min(want, cell.budget.left(now))) for cell, want in wishes]
+        reserved = [
+            *(c.budget.holds.take(a, now) for c, a in zip((chat, user, tenant), amounts, strict=True)),
+            *(holds.take(0, now) for holds in (user.room, tenant.room, provider.outage.running)),
+        ]
+        for cell in (chat, user, tenant):
+            cell.bucket.hits.append(now)
+        epochs = tuple(int(cell.breaker.admit(now)) for cell in (chat, user, provider))  # type: ignore[arg-type]
+        return NaiveTurn(session, epochs, reserved, tuple(amounts))  # type: ignore[arg-type]
+
+    def end(self, turn: NaiveTurn, end: Outcome, now: float) -> None:
+        for one in turn.reserved:
+            one.given_back = True
+        self.charge(turn.session, end, now)
+        chat, user, _, provider = self.cells(turn.session)
+        self._tell_provider(provider, turn, end, now)
+        told = "abandoned" if end.result == "failed" and provider.breaker.mode == "open" else end.result
+        chat.breaker.tell(turn.epochs[0], now, told)
+        user.breaker.tell(turn.epochs[1], now, told)
+
+    def charge(self, session: str, end: Outcome, now: float) -> None:
+        chat, user, tenant, _ = self.cells(session)
+        for cell, amount in ((chat, end.tokens), (user, end.microusd), (tenant, end.microusd)):
+            cell.budget.spent.append((now, amount))
+        for name, calls in end.tools:
+            chat.tools[name] = chat.tools.get(name, 0) + calls
+
+    def _tell_provider(self, cell: NaiveCell, turn: NaiveTurn, end: Outcome, now: float) -> None:
+        its, outage = cell.breaker, cell.outage
+        if turn.epochs[2] != its.epoch:
+            return
+        if end.result == "succeeded":
+            outage.told = [] if its.mode == "open" else [*outage.told, (now, None)]
+            its.tell(its.epoch, now, "succeeded")
+        elif end.result != "failed" or end.blame != "provider":
+            its.tell(its.epoch, now, "abandoned")
+        elif its.mode == "open":
+            its.tell(its.epoch, now, "failed")
+        else:
+            outage.told.append((now, turn.session[:2]))
+            if outage.is_down(now) and its.mode == "closed":
+                its.row = len(outage.failing(now))
+                its.trip(now)
+
+
+# --- the machine ----------------------------------------------------------------------------------
+
+OUTCOMES = st.builds(
+    Outcome,
+    st.sampled_from(["succeeded", "failed", "failed", "abandoned"]),
+    st.sampled_from(["provider", "provider", "turn", "nobody"]),
+    st.integers(0, 300),
+    st.integers(0, 500),
+    st.sampled_from([(), (("clock", 1),), (("clock", 2), ("calculator", 1))]),
+)
+WISHES = st.builds(Wish, st.integers(1, 400), st.integers(0, 900))
+
+
+class AdmissionMachine(RuleBasedStateMachine):
+    """Eight sessions of four users of two tenants with one provider, and everything turns can do."""
+
+    @initialize(terms=st.sampled_from([TIGHT, TIGHT, LOOSE]))
+    def begin(self, terms: dict[str, Terms]) -> None:
+        self.clock, self.world, self.naive = Clock(), World(terms), NaiveWorld(terms)
+        self.running: list[tuple[Begun, NaiveTurn]] = []
+        self.dead: list[tuple[Begun, NaiveTurn]] = []
+
+    @rule(seconds=STEPS)
+    def time_passes(self, seconds: float) -> None:
+        self.clock.advance(seconds)
+
+    @rule(hours=st.sampled_from([2, 26, 31 * 24]))
+    def a_long_time_passes(self, hours: int) -> None:
+        self.clock.advance(hours * HOUR)
+
+    @rule(session=st.sampled_from(SESSIONS), wish=WISHES)
+    def a_message_is_sent(self, session: str, wish: Wish) -> None:
+        now, before = self.clock.now, dict(self.world.texts)
+        wanted = self.naive.begin(session, now, wish)
+        let_in: list[Begun] = []
+        refusal = refusal_of(lambda: let_in.append(self.world.begin(session, now, wish)))
+        if isinstance(wanted, NaiveTurn):
+            assert refusal is None, f"refused by {refusal and refusal.scope}: {refusal}"
+            ticket = let_in[0].ticket
+            assert (ticket.tokens, ticket.user_microusd, ticket.tenant_microusd) == wanted.amounts
+            assert ticket.microusd == min(wanted.amounts[1:])
+            self.running.append((let_in[0], wanted))
+            return
+        assert refusal is not None, f"{wanted} was let in"
+        scope, naive = wanted
+        if scope == "provider":  # what it names as its limit is people, not failures in a row
+            naive = replace(naive, limit=TIGHT["provider"].outage.users)
+        assert (refusal.scope, Refusal(refusal.code, refusal.limit, refusal.used)) == (scope, naive)
+        assert refusal.retry_after > 0
+        assert str(refusal)
+        assert self.world.texts == before
+
+    @precondition(lambda self: self.running)
+    @rule(data=st.data(), outcome=OUTCOMES)
+    def a_turn_ends(self, data: st.DataObject, outcome: Outcome) -> None:
+        turn, naive = self.running.pop(data.draw(st.integers(0, len(self.running) - 1)))
+        self.naive.end(naive, outcome, self.clock.now)
+        self.world.end(turn, outcome, self.clock.now)
+
+    @rule(session=st.sampled_from(SESSIONS), outcome=OUTCOMES)
+    def a_message_is_sent_and_answered(self, session: str, outcome: Outcome) -> None:
+        before = len(self.running)
+        self.a_message_is_sent(session, PLENTY)
+        if len(self.running) > before:
+            turn, naive = self.running.pop()
+            self.naive.end(naive, outcome, self.clock.now)
+            self.world.end(turn, outcome, self.clock.now)
+
+    @rule(count=st.integers(3, 4))
+    def the_model_fails_for_several_people(self, count: int) -> None:
+        for session in ("A1x", "A2x", "B1x", "B2x")[:count]:
+            self.a_message_is_sent_and_answered(session, Outcome("failed", "provider"))
+
+    @rule(session=st.sampled_from(SESSIONS), outcome=OUTCOMES)
+    def after_the_cooldown_somebody_tries(self, session: str, outcome: Outcome) -> None:
+        self.clock.advance(self.world.cells(session).provider.breaker.wait(self.clock.now) or 0.0)
+        self.a_message_is_sent_and_answered(session, outcome)
+
+    @precondition(lambda self: self.running)
+    @rule()
+    def a_worker_dies(self) -> None:
+        self.dead.append(self.running.pop())
+
+    @precondition(lambda self: self.dead)
+    @rule()
+    def a_dead_turn_is_withdrawn(self) -> None:
+        turn, naive = self.dead.pop(0)
+        self.naive.end(naive, Outcome("abandoned"), self.clock.now)
+        self.world.withdraw(turn, self.clock.now)
+
+    @rule(session=st.sampled_from(SESSIONS), outcome=OUTCOMES)
+    def a_turn_that_was_given_up_goes_on_spending(self, session: str, outcome: Outcome) -> None:
+        self.naive.charge(session, outcome, self.clock.now)
+        self.world.charge(session, outcome, self.clock.now)
+
+    @rule(
+        session=st.sampled_from(SESSIONS),
+        scope=st.integers(0, 3),
+        to=st.sampled_from(["open", "closed", "", "", ""]),
+    )
+    def an_operator_steps_in(self, session: str, scope: int, to: str) -> None:
+        cells, naive = self.world.cells(session), self.naive.cells(session)[scope].breaker
+        its = cells[scope].breaker
+        changed = replace(cells[scope], breaker=its.force(to) if to else its.reset())  # type: ignore[arg-type]
+        self.world.save(session, Four(*(changed if n == scope else cell for n, cell in enumerate(cells))))
+        naive.force(to) if to else naive.close()
+
+    @invariant()
+    def every_cell_knows_what_the_naive_one_knows(self) -> None:
+        now = self.clock.now
+        for key, naive in self.naive.all.items():
+            text = self.world.texts.get(key)
+            cell = self.world.kind.fresh(key) if text is None else self.world.kind.load(key, text)
+            assert cell.budget.used(now) == naive.budget.used(now)
+            assert cell.budget.holds.amount(now) == naive.budget.held(now)
+            assert cell.room.holds.count(now) == len(naive.room.alive(now))
+            assert cell.outage.running.count(now) == len(naive.outage.running.alive(now))
+            assert (cell.breaker.failures, cell.breaker.trips) == (naive.breaker.row, naive.breaker.trips)
+            assert dict(cell.tools) == naive.tools
+
+    @invariant()
+    def a_lease_after_the_last_turn_nothing_is_held(self) -> None:
+        later = self.clock.now + FORGOTTEN
+        for key, text in self.world.texts.items():
+            cell = self.world.kind.load(key, text)
+            assert (cell.budget.holds.count(later), cell.room.holds.count(later)) == (0, 0)
+
+    def teardown(self) -> None:
+        """Whoever is left is withdrawn: then nothing is held anywhere."""
+        if not hasattr(self, "world"):
+            return
+        for turn, _ in (*self.running, *self.dead):
+            self.world.withdraw(turn, self.clock.now)
+        now = self.clock.now
+        assert not any(held(self.world, key, text, now) for key, text in self.world.texts.items())
+
+
+def held(world: World, key: Key, text: str, now: float) -> bool:
+    cell = world.kind.load(key, text)
+    holds = (cell.budget.holds, cell.room.holds, cell.outage.running)
+    return any(one.count(now) or one.amount(now) for one in holds)
+
+
+AdmissionMachine.TestCase.settings = machine_settings(80, 40)
+TestAdmissionMachine = AdmissionMachine.TestCase
+
+
+# --- nobody is anybody else's business ------------------------------------------------------------
+
+STEP = st.tuples(st.sampled_from(SESSIONS), st.sampled_from(["begin", "end", "die", "wait"]), OUTCOMES)
+
+
+@machine_settings(120, 1)
+@given(st.lists(STEP, min_size=10, max_size=60))
+def test_one_user_never_changes_anything_for_another(steps: list[tuple[str, str, Outcome]]) -> None:
+    """The same steps of A1 in a world full of others, and alone: the same decisions, the same cells."""
+    crowded, alone, clock = World(PRIVATE), World(PRIVATE), Clock()
+    turns: dict[str, list[tuple[Begun, Begun | None]]] = {session: [] for session in SESSIONS}
+    for session, what, outcome in steps:
+        own = session.startswith("A1")
+        if what == "begin":
+            _begin_in_both(crowded, alone if own else None, session, clock.now, turns)
+        elif what == "wait":
+            clock.advance(7.5)
+        elif turns[session]:
+            one, other = turns[session].pop()
+            if what == "end":
+                crowded.end(one, outcome, clock.now)
+                if other is not None:
+                    alone.end(other, outcome, clock.now)
+    for key in {key for session in ("A1x", "A1y") for key in World.keys(session)[:2]}:
+        assert crowded.texts.get(key) == alone.texts.get(key)
+
+
+def _begin_in_both(
+    crowded: World,
+    alone: World | None,
+    session: str,
+    now: float,
+    turns: dict[str, list[tuple[Begun, Begun | None]]],
+) -> None:
+    got: list[Begun] = []
+    refusals = [
+        refusal_of(lambda world=world: got.append(world.begin(session, now)))
+        for world in (crowded, alone)
+        if world is not None
+    ]
+    assert len({str(refusal) for refusal in refusals}) == 1
+    if got:
+        turns[session].append((got[0], got[1] if alone is not None else None))
+
+
+# --- claims one by one ----------------------------------------------------------------------------
+
+
+def refused(world: World, session: str, now: float = START) -> GuardrailRefused | None:
+    return refusal_of(lambda: world.begin(session, now))
+
+
+def test_a_failing_session_leaves_the_users_other_sessions_alone() -> None:
+    world = World(LOOSE)
+    for _ in range(2):
+        world.turn("A1x", "failed", START, blame="turn")
+    refusal = refused(world, "A1x")
+    assert refusal is not None
+    assert (refusal.scope, refusal.limit, refusal.used, refusal.retry_after) == ("session", 2, 2, 30)
+    for _ in range(20):
+        world.turn("A1y", "succeeded", START)
+
+
+def test_failures_over_all_sessions_open_the_users_own_breaker_and_nobody_elses() -> None:
+    world = World(LOOSE)
+    for n in range(8):
+        world.turn(f"A1-{n}", "failed", START, blame="turn")
+    refusal = refused(world, "A1-new")
+    assert refusal is not None
+    assert (refusal.scope, refusal.limit, refusal.used) == ("user", 8, 8)
+    for other in ("A2x", "B1x"):
+        world.turn(other, "succeeded", START)
+
+
+def test_withdrawing_returns_everything_that_was_taken() -> None:
+    world = World(TIGHT)
+    turns = [world.begin(session, START) for session in ("A1x", "A1y", "A2x", "B1x")]
+    assert any(held(world, key, text, START) for key, text in world.texts.items())
+    for turn in turns:
+        world.withdraw(turn, START + 1)
+    assert not any(held(world, key, text, START + 1) for key, text in world.texts.items())
+    assert all(not world.cells(turn.session).session.budget.used(START + 1) for turn in turns)
+
+
+def test_settling_charges_exactly_what_was_used_be_it_less_or_more() -> None:
+    world = World(TIGHT)
+    for spent in (1, 100, 250):
+        world.end(world.begin("A1x", START), Outcome("succeeded", tokens=spent, microusd=spent * 2), START)
+    cells = world.cells("A1x")
+    assert [cell.budget.used(START) for cell in cells[:3]] == [351, 702, 702]
+    assert [cell.budget.holds.amount(START) for cell in cells[:3]] == [0, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("scope", "count", "sessions"),
+    [("session", 6, ["A1x"]), ("user", 9, ["A1x", "A1y"]), ("tenant", 14, ["A1x", "A2x", "A1y", "A2y"])],
+)
+def test_the_rate_that_is_reached_first_is_named(scope: str, count: int, sessions: list[str]) -> None:
+    world = World(TIGHT)
+    for n in range(count):
+        world.turn(sessions[n % len(sessions)], "succeeded", START)
+    refusal = refused(world, sessions[-1])
+    assert refusal is not None
+    named = (refusal.scope, refusal.code, refusal.limit, refusal.used)
+    assert named == (scope, "rate-limited", count, count)
+    assert 0 < refusal.retry_after <= 61
+
+
+@pytest.mark.parametrize(("scope", "running"), [("user", ["A1x", "A1y"]), ("tenant", ["A1x", "A2x", "A1y"])])
+def test_the_room_that_is_full_is_named(scope: str, running: list[str]) -> None:
+    world = World(TIGHT)
+    for session in running:
+        world.begin(session, START)
+    refusal = refused(world, "A1z" if scope == "user" else "A2y")
+    assert refusal is not None
+    assert (refusal.scope, refusal.code, refusal.used) == (scope, "busy", len(running))
+
+
+def down() -> World:
+    """Three different people failed at the same time: the model is down."""
+    world = World(LOOSE)
+    for session in ("A1x", "A2x", "B1x"):
+        world.turn(session, "failed", START)
+    return world
+
+
+def _let_the_model_fail(world: World) -> None:
+    """For one after the other of other people, until it is down for everybody."""
+    for name in "abcdefghijklmnopqrstuvwxyz":
+        if world.cells("A1x").provider.breaker.opened is None:
+            world.turn(f"C{name}x", "failed", START)
+    assert world.cells("A1x").provider.breaker.opened is not None
+
+
+def test_the_provider_opens_only_by_different_people() -> None:
+    world = World(LOOSE)
+    for n in range(6):
+        world.turn(f"A1-{n}", "failed", START)
+        world.turn(f"A2-{n}", "failed", START)
+    assert world.cells("B1x").provider.breaker.opened is None
+    world.turn("B1x", "failed", START)
+    for session in SESSIONS:
+        refusal = refused(world, session)
+        assert refusal is not None
+        assert (refusal.scope, refusal.code, refusal.used) == ("provider", "breaker-open", 3)
+
+
+def test_what_is_not_the_providers_fault_never_opens_it() -> None:
+    world = World(LOOSE)
+    for n in range(9):
+        world.turn(f"A{n}x", "failed", START, blame="turn")
+        world.turn(f"B{n}x", "failed", START, blame="nobody")
+    assert world.cells("B1x").provider.breaker.opened is None
+
+
+def test_failures_while_the_provider_is_down_are_held_against_nobody() -> None:
+    """They were let in before, and fail one after the other when it is open already."""
+    world = World(LOOSE)
+    late = [world.begin(f"A1{name}", START) for name in "abcdefghij"]
+    _let_the_model_fail(world)
+    for turn in late:
+        world.end(turn, Outcome("failed", "provider"), START + 1)
+    cells = [world.cells(turn.session) for turn in late]
+    assert {(c.session.breaker.failures, c.user.breaker.failures) for c in cells} == {(0, 0)}
+
+
+def test_the_failure_that_opens_the_provider_is_held_against_nobody_either() -> None:
+    assert down().cells("B1x").session.breaker.failures == 0
+    assert down().cells("A1x").session.breaker.failures == 1, "those before could not know yet"
+
+
+def test_one_probe_at_a_time_over_everybody() -> None:
+    world, now = down(), START + 30
+    probe = world.begin("B2y", now)
+    assert [session for session in SESSIONS if refused(world, session, now) is None] == []
+    world.end(probe, Outcome("failed", "provider"), now + 1)
+    assert refused(world, "A1y", now + 59) is not None, "twice as long as before"
+    again = world.begin("A1y", now + 61)
+    world.end(again, Outcome("abandoned"), now + 62)
+    assert world.begin("A2y", now + 62), "a probe that came to nothing makes room for the next"
+
+
+def test_the_provider_closes_by_itself_and_forgets() -> None:
+    world, now = down(), START + 30
+    world.turn("B2y", "succeeded", now)
+    for session in ("A1x", "A2x", "B1x", "B2y"):
+        assert refused(world, session, now) is None
+    world.turn("A1x", "failed", now)
+    world.turn("A2x", "failed", now)
+    assert world.cells("A1x").provider.breaker.opened is None, "the failures from before count no more"
+
+
+def test_what_comes_back_from_before_the_outage_changes_nothing() -> None:
+    world = World(LOOSE)
+    late = [world.begin(session, START) for session in ("A1y", "A2y", "B1y", "B2y")]
+    _let_the_model_fail(world)
+    shut = world.cells("A1x").provider.breaker
+    world.end(late[0], Outcome("succeeded"), START + 1)
+    assert world.cells("A1x").provider.breaker == shut, "a late success closes nothing"
+    world.turn("B2x", "succeeded", START + 30)
+    healthy = world.cells("A1x").provider.breaker
+    for turn in late[1:]:
+        world.end(turn, Outcome("failed", "provider"), START + 31)
+    assert world.cells("A1x").provider.breaker == healthy, "late failures open nothing"
+
+
+def test_a_probe_of_the_provider_that_another_limit_refuses_is_not_lost() -> None:
+    """The session says no after the provider said yes: the next one may still probe."""
+    world = World({**LOOSE, "session": replace(LOOSE["session"], rate=Rate(1, 600))})
+    for session in ("A1x", "A2x", "B1x"):
+        world.turn(session, "failed", START)
+    refusal = refused(world, "A1x", START + 30)
+    assert refusal is not None
+    assert refusal.scope == "session"
+    assert refused(world, "B2y", START + 30) is None
+
+
+def test_a_provider_that_an_operator_forced_closed_is_left_as_it_is() -> None:
+    world = World(LOOSE)
+    cells = world.cells("A1x")
+    world.save(
+        "A1x",
+        cells._replace(provider=replace(cells.provider, breaker=cells.provider.breaker.force("closed"))),
+    )
+    forced = world.cells("A1x").provider.breaker
+    for session in ("A1x", "A2x", "B1x", "B2x"):
+        world.turn(session, "failed", START)
+    assert world.cells("A1x").provider.breaker == forced

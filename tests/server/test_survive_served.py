@@ -1,0 +1,102 @@
+"""What the real server survives with two workers: `bench/survive.py` does the same, many more times."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from tests.support import endings, ordeals
+from tests.support.crowds import database
+from tests.support.serving import free_port
+from tests.support.survival import Found, Hearing, House, house, words
+
+DEADLINE, GRACE = 4.0, 4.0
+ENDING = "--max-requests 50 --max-requests-jitter 30"
+
+pytestmark = [pytest.mark.timeout(280), pytest.mark.xdist_group("load")]
+
+
+@pytest.fixture(scope="module", params=["sqlite", "postgresql"])
+def kind(request: pytest.FixtureRequest) -> str:
+    found: str = request.param
+    return found
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory, kind: str, sqlite_template: Path) -> Iterator[House]:
+    """One server for all that readers and models do."""
+    directory = tmp_path_factory.mktemp("place")
+    with (
+        database(kind, directory, sqlite_template) as url,
+        house(directory, url, first_token_deadline=DEADLINE) as running,
+    ):
+        yield running
+
+
+@pytest.fixture
+def url(kind: str, tmp_path: Path, sqlite_template: Path) -> Iterator[str]:
+    """For servers that end."""
+    with database(kind, tmp_path, sqlite_template) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def share(kind: str) -> float:
+    """What was done many times on the first database is done less often on the second."""
+    return 1.0 if kind == "sqlite" else 0.5
+
+
+def holds(found: Found) -> None:
+    assert found.wrong == [], found.wrong[:10]
+
+
+def test_turns_with_a_silent_model_end_in_time_and_nobody_else_notices(place: House) -> None:
+    holds(ordeals.silent(place, 40, DEADLINE))
+
+
+def test_a_stream_taken_up_again_anywhere_and_at_any_time_is_the_whole_answer_once(
+    place: House, share: float
+) -> None:
+    holds(ordeals.resumes(place, int(60 * share)))
+
+
+def test_the_same_message_sent_many_times_at_once_is_one_turn_and_one_call(
+    place: House, share: float
+) -> None:
+    holds(ordeals.doubles(place, int(20 * share)))
+
+
+def test_stop_ends_a_silent_turn_from_either_worker_and_keeps_what_was_said(place: House) -> None:
+    holds(ordeals.stops(place, 20))
+
+
+def test_sixty_slow_streams_at_once_are_all_exact(place: House) -> None:
+    holds(ordeals.streams(place, 60, words(30, "[[slow:0.05]]")))
+
+
+def test_whoever_signs_out_is_told_no_more_and_everybody_else_is(place: House) -> None:
+    holds(ordeals.logins(place))
+
+
+def test_readers_who_leave_or_never_read_hold_nothing_up_and_lose_nothing(place: House) -> None:
+    holds(ordeals.disconnects(place, 20))
+
+
+def test_workers_killed_or_replaced_at_random_moments_lose_nothing_and_double_nothing(
+    tmp_path: Path, url: str, share: float
+) -> None:
+    """If they are replaced, nobody notices."""
+    with house(tmp_path, url, demo=True, gunicorn=ENDING) as running:
+        if share == 1:
+            holds(endings.replacements(running, hups=2, recycled=1, sessions=6))
+        holds(endings.kills(running, int(8 * share), sessions=12))
+
+
+def test_a_server_told_to_stop_does_so_in_time_and_leaves_nothing_running(
+    tmp_path: Path, url: str, share: float
+) -> None:
+    serve = partial(house, tmp_path, url, demo=True, port=free_port(), grace=GRACE, hearing=Hearing())
+    holds(endings.terms(serve, int(2 * share), GRACE, sessions=8))

@@ -1,0 +1,140 @@
+"""Workers and servers that end while people talk: killed, told to, or by themselves."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, ExitStack, suppress
+from pathlib import Path
+from typing import Any
+
+from tests.support.crowds import wait_for
+from tests.support.serving import Server
+from tests.support.survival import (
+    NAP,
+    PACE,
+    Found,
+    House,
+    Talk,
+    examine,
+    examine_log,
+    leftovers,
+    talking,
+    wait_until_quiet,
+)
+
+
+def kills(house: House, count: int, sessions: int = 24) -> Found:
+    """Workers are killed at random moments: mostly when people are being answered again after the last time,
+    sometimes while those that take the dead ones' place are still starting.
+    """
+    found, talks, workers = Found(), talkers(house, sessions), list[int]()
+    with talking(talks) as crew:
+        for _ in range(count):
+            if random.random() < 0.8:
+                wait_for_messages(talks, sessions // 4)
+            time.sleep(random.uniform(0, 1))  # the moment is what is random
+            wait_for(lambda: bool(alive(house.running)))
+            workers.append(random.choice(alive(house.running)))
+            os.kill(workers[-1], signal.SIGKILL)
+        crew.hush.set()
+        wait_until_quiet(found, house.database)
+    examine(found, house, talks)
+    found.figures["workers killed"] = f"{len(set(workers)):,}"
+    cut = sum(sent.status == "interrupted" for talk in talks for sent in talk.sent)
+    found.claim(cut > 0, "no kill met a turn")
+    for talk in talks:
+        odd = talk.trouble.keys() - {"broken connections"}
+        found.claim(not odd, f"somebody met with {odd}")
+    return found
+
+
+def terms(
+    serve: Callable[[], AbstractContextManager[House]], count: int, grace: float, sessions: int = 16
+) -> Found:
+    """The server is stopped and started again and again, also in the middle of answers that take longer than
+    a stopping server waits.
+    """
+    found, talks, took = Found(), list[Talk](), list[float]()
+    with ExitStack() as stack:
+        for number in range(count + 1):
+            with serve() as house:
+                if not talks:
+                    talks += talkers(house, sessions // 4, longest=int(1.5 * grace / PACE))
+                    talks += talkers(house, sessions - len(talks))
+                    crew = stack.enter_context(talking(talks))
+                if number == count:
+                    crew.hear_out()
+                    wait_until_quiet(found, house.database)
+                    examine(found, house, talks)
+                    break
+                wait_for_messages(talks, sessions)
+                time.sleep(random.uniform(0, 1))  # the moment is what is random
+                took.append(stop(house, grace, found))
+    found.note_times(f"from SIGTERM to the end, {grace:g} s allowed", took)
+    return found
+
+
+def stop(house: House, grace: float, found: Found) -> float:
+    """Ask the server to stop: the seconds it took."""
+    began = time.monotonic()
+    code = house.running.stop()
+    took = time.monotonic() - began
+    found.claim(code == 0, f"exit code {code}: {house.running.output()[-2000:]}")
+    found.claim_in_time("stopping", took, grace + 1)
+    left = leftovers(house.database)
+    found.claim(not left, f"stopped, and left behind {left}")
+    examine_log(found, house)
+    return took
+
+
+def replacements(house: House, hups: int, recycled: int, sessions: int = 16) -> Found:
+    """Workers are replaced, on SIGHUP or because they had so many requests, and nobody notices."""
+    found, talks, seen = Found(), talkers(house, sessions), set(house.running.children())
+    with talking(talks) as crew:
+        for _ in range(hups):
+            time.sleep(random.uniform(0, 1))  # the moment is what is random
+            replace_workers(house.running)
+        enough = len(seen | set(house.running.children())) + recycled
+        while len(seen) < enough:
+            seen |= set(house.running.children())
+            time.sleep(NAP)
+        crew.hear_out()
+    wait_until_quiet(found, house.database)
+    examine(found, house, talks)
+    for talk in talks:
+        found.claim(not talk.trouble, f"somebody met with {dict(talk.trouble)}")
+        odd = [(sent.words.mark, sent.status) for sent in talk.sent if sent.status != "completed"]
+        found.claim(not odd, f"not completed: {odd}")
+    return found
+
+
+def replace_workers(running: Server) -> None:
+    """Of those before, some may still be at their last answers."""
+    before = set(running.children())
+    os.kill(running.pid, signal.SIGHUP)
+    wait_for(lambda: len(set(alive(running)) - before) == 2)
+
+
+def talkers(house: House, sessions: int, **how: Any) -> list[Talk]:
+    """They now and then leave in the middle and come back."""
+    return [Talk(seat, house.words, leaving=0.2, **how) for seat in house.seats(sessions)]
+
+
+def wait_for_messages(talks: Sequence[Talk], count: int) -> None:
+    """Until so many more were sent."""
+    enough = count + sum(len(talk.sent) for talk in talks)
+    wait_for(lambda: sum(len(talk.sent) for talk in talks) >= enough)
+
+
+def alive(running: Server) -> list[int]:
+    """The workers that are not dead: of those who are, the master may not have noticed."""
+    found = []
+    for pid in running.children():
+        with suppress(OSError):
+            if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z":
+                found.append(pid)
+    return found

@@ -1,0 +1,282 @@
+"""Guardrails written a second time, naively, with lists of everything that ever happened: what the real
+ones, which keep only sums, are compared with.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from math import inf
+from typing import Any
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+
+from agentapp.errors import BreakerOpen, GuardrailRefused
+from agentapp.guardrails.breaker import Breaker, BreakerPolicy
+from agentapp.guardrails.times import SLACK
+
+HOUR = 3600.0
+# Nearly midnight, nearly the end of the month.
+START = datetime(2026, 1, 31, 22, 30, tzinfo=UTC).timestamp()
+EIGHTHS = st.integers(0, 8 * 240).map(lambda n: n / 8)
+STEPS = st.one_of(st.sampled_from([0.0, 0.125, 1.0, 5.0, 30.0, 61.0]), EIGHTHS)
+
+
+def machine_settings(examples: int, steps: int) -> settings:
+    """A loaded machine is no failure."""
+    return settings(
+        max_examples=examples,
+        stateful_step_count=steps,
+        deadline=None,
+        suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
+    )
+
+
+@dataclass
+class Clock:
+    """``real`` seconds only ever go on; what the clock shows may be an hour or two off."""
+
+    real: float = 0.0
+    off: float = 0.0
+    start: float = START
+
+    @property
+    def now(self) -> float:
+        return self.start + self.real + self.off
+
+    def advance(self, seconds: float) -> None:
+        self.real += seconds
+
+    def jump(self, hours: int) -> None:
+        self.off = max(-2 * HOUR, min(2 * HOUR, self.off + hours * HOUR))
+
+
+def through_json(state: Any) -> Any:
+    return json.loads(json.dumps(state))
+
+
+def gap(since: float, now: float) -> float:
+    """What lies ahead of the clock was never, but for the seconds by which clocks differ."""
+    return inf if since - now > SLACK else max(0.0, now - since)
+
+
+def slot(moment: float, width: float) -> float:
+    return moment // width * width
+
+
+def refusal_of(attempt: Callable[[], object]) -> GuardrailRefused | None:
+    try:
+        attempt()
+    except GuardrailRefused as refusal:
+        return refusal
+    return None
+
+
+def refused_for(breaker: Breaker, now: float) -> float:
+    """How long it goes on saying no from now on, if it is asked as often as it says and never used."""
+    at = now
+    while at - now < 10_000:
+        try:
+            breaker.admit(at)
+        except BreakerOpen as refusal:
+            at += refusal.retry_after + 1e-6
+        else:
+            return at - now
+    raise AssertionError("it does not let go")
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """What a naive guardrail says in place of yes."""
+
+    code: str
+    limit: int
+    used: int
+
+
+# --- breaker ------------------------------------------------------------------------------------
+
+
+@dataclass
+class NaiveBreaker:
+    """Told of every admission and outcome; an admission belongs to the epoch it was made in."""
+
+    policy: BreakerPolicy
+    epoch: int = 0
+    mode: str = "closed"  # open, forced-open, forced-closed
+    row: int = 0
+    told: list[tuple[float, bool]] = field(default_factory=list)  # outcomes since it closed: when, and if ok
+    opened: float = 0.0
+    cooldown: float = 0.0
+    doubled: int = 0
+    probe: float | None = None
+    trips: int = 0
+
+    def says_no(self, now: float) -> bool:
+        if self.mode == "open":
+            cooling = gap(self.opened, now) < self.cooldown
+            return cooling or (self.probe is not None and gap(self.probe, now) < self.policy.lease)
+        return self.mode == "forced-open"
+
+    def admit(self, now: float) -> Refusal | int:
+        if self.says_no(now):
+            return Refusal("breaker-open", self.policy.failures, self.row)
+        if self.mode == "open":
+            self.probe = now
+            self.epoch += 1
+        return self.epoch
+
+    def tell(self, epoch: int, now: float, outcome: str) -> None:
+        """``outcome`` is succeeded, failed or abandoned."""
+        if epoch != self.epoch or self.mode.startswith("forced"):
+            return
+        if outcome == "abandoned":
+            self.epoch += self.probe is not None
+            self.probe = None
+        elif self.mode == "open":
+            self.close() if outcome == "succeeded" else self._reopen(now)
+        else:
+            self._note(now, outcome == "succeeded")
+
+    def close(self) -> None:
+        self.mode, self.row, self.told, self.probe, self.doubled = "closed", 0, [], None, 0
+        self.epoch += 1
+
+    def force(self, state: str) -> None:
+        self.close()
+        self.mode = f"forced-{state}"
+
+    def trip(self, now: float) -> None:
+        if self.mode == "closed":
+            self.trips += 1
+            self._open(now, 0)
+
+    def full_cooldown(self) -> float:
+        return min(self.policy.cooldown * 2**self.doubled, self.policy.cooldown_max)
+
+    def _reopen(self, now: float) -> None:
+        self.row += 1
+        self._open(now, self.doubled + 1)
+
+    def _open(self, now: float, doubled: int) -> None:
+        self.mode, self.opened, self.doubled, self.probe, self.told = "open", now, doubled, None, []
+        self.cooldown = self.full_cooldown()
+        self.epoch += 1
+
+    def _note(self, now: float, ok: bool) -> None:
+        width = self.policy.window / 10
+        lasts = self.policy.window + width
+        self.told = [one for one in self.told if gap(slot(one[0], width), now) < lasts] + [(now, ok)]
+        self.row = 0 if ok else self.row + 1
+        if not ok and (self.row >= self.policy.failures or self._share_is_reached()):
+            self.trip(now)
+
+    def _share_is_reached(self) -> bool:
+        if self.policy.share is None or len(self.told) < self.policy.failures:
+            return False
+        return sum(not ok for _, ok in self.told) >= self.policy.share * len(self.told)
+
+
+# --- bucket, holds, budget ------------------------------------------------------------------------
+
+
+@dataclass
+class NaiveBucket:
+    """Every hit ever."""
+
+    count: int | None
+    seconds: float = 60.0
+    hits: list[float] = field(default_factory=list)
+
+    def used(self, now: float) -> int:
+        width = self.seconds / 60
+        return sum(now - slot(hit, width) < self.seconds + width for hit in self.hits)
+
+    def refuses(self, now: float) -> Refusal | None:
+        if self.count is None or self.used(now) < self.count:
+            return None
+        return Refusal("rate-limited", self.count, self.used(now))
+
+
+@dataclass
+class Reserved:
+    since: float
+    amount: int
+    given_back: bool = False
+
+
+@dataclass
+class NaiveHolds:
+    """Every reservation ever."""
+
+    lease: float
+    all: list[Reserved] = field(default_factory=list)
+
+    def take(self, amount: int, now: float) -> Reserved:
+        self.all.append(Reserved(now, amount))
+        return self.all[-1]
+
+    def alive(self, now: float) -> list[Reserved]:
+        width = self.lease / 16
+        return [
+            one
+            for one in self.all
+            if not one.given_back and now - slot(one.since, width) < self.lease + width
+        ]
+
+
+@dataclass
+class NaiveBudget:
+    """Every amount ever spent, with its moment."""
+
+    limit: int | None
+    period: str
+    holds: NaiveHolds
+    spent: list[tuple[float, int]] = field(default_factory=list)
+
+    def used(self, now: float) -> int:
+        return sum(amount for when, amount in self.spent if self._name(when) == self._name(now))
+
+    def held(self, now: float) -> int:
+        return sum(one.amount for one in self.holds.alive(now))
+
+    def left(self, now: float) -> float:
+        return inf if self.limit is None else self.limit - self.used(now) - self.held(now)
+
+    def refuses(self, now: float) -> Refusal | None:
+        if self.limit is None or self.left(now) > 0:
+            return None
+        return Refusal("budget-exhausted", self.limit, self.used(now))
+
+    def _name(self, when: float) -> tuple[int, ...]:
+        at = datetime.fromtimestamp(when, UTC)
+        return {"day": (at.year, at.month, at.day), "month": (at.year, at.month)}.get(self.period, ())
+
+
+# --- outage ---------------------------------------------------------------------------------------
+
+
+@dataclass
+class NaiveOutage:
+    users: int
+    share: float
+    window: float
+    running: NaiveHolds
+    told: list[tuple[float, str | None]] = field(default_factory=list)  # when, and who failed
+
+    def _live(self, now: float) -> list[str | None]:
+        width = self.window / 10
+        return [who for when, who in self.told if now - slot(when, width) < self.window + width]
+
+    def failing(self, now: float) -> Counter[str]:
+        return Counter(who for who in self._live(now) if who is not None)
+
+    def is_down(self, now: float) -> bool:
+        failing = self.failing(now)
+        bad = sum(min(count, 3) for count in failing.values())
+        fine = self._live(now).count(None) + len(self.running.alive(now))
+        return len(failing) >= self.users and bad >= self.share * (bad + fine)

@@ -1,0 +1,854 @@
+"""A turn, from the message to the settled row: in order, once, and whatever goes wrong."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from flask import Flask
+from sqlalchemy import event, select, update
+
+from agentapp.agents.drivers.threaded import ThreadedDriver
+from agentapp.agents.prices import Prices
+from agentapp.agents.provider import Message, Reply, Usage
+from agentapp.agents.providers.retrying import Retrying
+from agentapp.agents.team import Agent, Crew, LiveAgent, Team
+from agentapp.agents.tool import tool
+from agentapp.errors import (
+    BreakerOpen,
+    BudgetExhausted,
+    Busy,
+    NotFound,
+    ProviderBusy,
+    ProviderGarbled,
+    ProviderRejected,
+    ProviderTimeout,
+    StorageUnavailable,
+    TurnInProgress,
+    TurnTimeout,
+)
+from agentapp.guardrails.admission import Four
+from agentapp.guardrails.cell import Key
+from agentapp.guardrails.streams import Seats
+from agentapp.isolation import Scope, UserScope
+from agentapp.storage.log import steps_of
+from agentapp.storage.models import GuardrailCell, LiveTurn
+from agentapp.storage.values import Again, Sent, utc_now
+from agentapp.turns.feed import Follower
+from agentapp.turns.turn import HISTORY_CHARS, Answering, Turn, history
+from agentapp.web.parts import Parts
+from tests.support.people import EVENTS, JSON, PAGE, events_of, person, sign_in, without_limits
+from tests.support.scripted import SPENT, Scripted, calls, hands_over
+
+
+@pytest.fixture
+def scope(parts: Parts) -> Scope:
+    """A user with an empty chat."""
+    user = parts.accounts.add("uma", "a long enough password")
+    mine = UserScope(request_id="r", tenant_id=user.tenant_id, user_id=user.id)
+    return mine.within(parts.chats.create(mine).id)
+
+
+@pytest.fixture
+def answering(parts: Parts) -> Callable[..., Answering]:
+    """The app's own way of answering, with a scripted model."""
+
+    def with_model(*answers: Any) -> Answering:
+        driver = ThreadedDriver(Scripted(*answers), parts.binder, parts.answering.deadlines)
+        return replace(parts.answering, driver=driver)
+
+    return with_model
+
+
+def stored(parts: Parts, scope: Scope) -> Any:
+    with parts.binder.bound(scope):
+        return parts.chats.transcript(scope)
+
+
+@contextmanager
+def counted_writes(parts: Parts) -> Iterator[list[Any]]:
+    """The connections on which a write transaction began, once for each."""
+    begun: list[Any] = []
+
+    def note(connection: Any) -> None:
+        if connection.get_execution_options().get("agentapp_writes"):
+            begun.append(connection)
+
+    event.listen(parts.db.engine, "begin", note)
+    yield begun
+    event.remove(parts.db.engine, "begin", note)
+
+
+def test_a_turn_is_saved_as_two_messages_in_sequence(parts: Parts, scope: Scope, answering: Any) -> None:
+    end = answering("Hello back").begin(scope, "Hello").finish()
+    assert (end.status, end.reply, end.usage.model_calls) == ("completed", "Hello back", 1)
+    whole = stored(parts, scope)
+    assert [(m.seq, m.role, m.content) for m in whole.messages] == [
+        (1, "user", "Hello"),
+        (2, "assistant", "Hello back"),
+    ]
+    assert [t.status for t in whole.turns] == ["completed"]
+    assert whole.chat.title == "Hello"
+
+
+def test_a_turn_makes_two_write_transactions_whatever_its_length(
+    parts: Parts, scope: Scope, answering: Any
+) -> None:
+    service = answering(*[calls(("calculate", {"expression": "1+1"}))] * 6, "word " * 500)
+    with counted_writes(parts) as begun:
+        service.begin(scope, "Go on and on").finish()
+    assert len(begun) == 2
+
+
+def test_no_connection_is_held_while_the_model_talks(app: Flask, parts: Parts, monkeypatch: Any) -> None:
+    held: list[int] = []
+    followers = [1]
+
+    def talks(call: Any) -> Any:
+        for word in ("a ", "b ", "c"):
+            ends = time.monotonic() + 3
+            while len(parts.stage.journal._followers) < followers[0] and time.monotonic() < ends:
+                time.sleep(0.01)
+            # The journal has one now and then, for a moment.
+            while (count := parts.db.engine.pool.checkedout()) and time.monotonic() < ends:  # type: ignore[attr-defined]
+                time.sleep(0.01)
+            held.append(count)
+            yield word
+        yield Reply("a b c")
+
+    monkeypatch.setattr(parts.answering.driver, "_provider", Scripted(talks, talks, talks, talks))
+    ann = person(app, "ann")
+    for accept in ("text/event-stream", "application/json", "text/html"):
+        answer = ann.send(ann.new_chat(), "hi", {"Accept": accept})
+        assert (answer.status_code, "failed" in answer.text) in ((200, False), (303, False))
+    chat, second = ann.new_chat(), sign_in(app, "ann")
+    followers[0] = 2
+    with ThreadPoolExecutor(2) as pool:  # one of them joins the other's turn, and waits as well
+        both = [pool.submit(who.send, chat, "hi", JSON, idempotency_key="k") for who in (ann, second)]
+    assert [answer.result().json["reply"] for answer in both] == ["a b c"] * 2
+    assert held == [0] * 12
+
+
+def test_begin_refuses_before_anything_is_made(parts: Parts, scope: Scope, answering: Any) -> None:
+    running = answering("later").begin(scope, "first")
+    with pytest.raises(TurnInProgress) as refusal:
+        answering("x").begin(scope, "second")
+    assert refusal.value.turn_id == running.id
+    running.finish()
+    assert [m.content for m in stored(parts, scope).messages] == ["first", "later"]
+
+
+@pytest.mark.parametrize("pulled", [0, 1, 3])
+def test_a_reader_who_goes_away_does_not_end_the_turn(
+    parts: Parts, scope: Scope, answering: Any, pulled: int
+) -> None:
+    """Also one who went away before reading anything."""
+    follower = replace(parts.stage, answering=answering("The whole answer")).send(scope, Sent("Hello"))
+    for _ in range(pulled):
+        next(follower)
+    follower.close()
+    follower.close()
+    assert parts.stage.running.wait(10)
+    whole = stored(parts, scope)
+    assert [m.content for m in whole.messages] == ["Hello", "The whole answer"]
+    assert whole.turns[0].status == "completed"
+
+
+def test_a_turn_that_is_merely_dropped_waits_for_no_lock(parts: Parts, scope: Scope, answering: Any) -> None:
+    """The garbage collector may find it while this very thread writes to the database."""
+    turn = answering("The whole answer").begin(scope, "Hello")
+    next(turn)
+    with parts.db.writing():
+        del turn
+        gc.collect()
+    assert stored(parts, scope).turns[0].status == "running", "its lease will end it"
+
+
+def test_a_turn_is_settled_exactly_once(parts: Parts, scope: Scope, answering: Any, monkeypatch: Any) -> None:
+    settled: list[str] = []
+    real = parts.answering.turns.settle
+    monkeypatch.setattr(
+        type(parts.answering.turns), "settle", lambda self, *a: settled.append(a[1]) or real(*a)
+    )
+    turn = answering("ok").begin(scope, "Hello")
+    list(turn)
+    turn.finish()
+    assert settled == [turn.id]
+
+
+def test_a_cut_answer_keeps_its_text_and_is_failed(parts: Parts, scope: Scope, answering: Any) -> None:
+    def cut(call: Any) -> Any:
+        yield "Half of "
+        raise ProviderGarbled("The model's answer was cut off.")
+
+    end = answering(cut).begin(scope, "Hello").finish()
+    assert (end.status, end.reply, end.error_code) == ("failed", "Half of ", "provider-failed")
+    whole = stored(parts, scope)
+    assert whole.messages[1].content == "Half of "
+    assert whole.turns[0].error_message == "The model's answer was cut off."
+
+
+def test_a_bug_in_our_own_code_fails_the_turn_and_tells_no_details(
+    parts: Parts, scope: Scope, answering: Any
+) -> None:
+    end = answering(ZeroDivisionError("secret detail")).begin(scope, "Hello").finish()
+    assert (end.status, end.error_code) == ("failed", "turn-failed")
+    assert "secret" not in (end.error_message or "")
+    assert answering("fine again").begin(scope, "Hello").finish().status == "completed"
+
+
+def test_a_failed_turn_leaves_the_session_with_the_front_agent(
+    parts: Parts, scope: Scope, answering: Any
+) -> None:
+    assert answering(hands_over("maths"), "42").begin(scope, "one").finish().agent == "maths"
+    assert answering("I stay").begin(scope, "two").finish().agent == "maths"
+    broken = answering(ProviderGarbled("x"), ProviderGarbled("x")).begin(scope, "three").finish()
+    assert broken.status == "failed"
+    assert answering("front again").begin(scope, "four").finish().agent == "triage"
+
+
+def test_a_database_that_goes_away_fails_the_turn_and_says_so(
+    parts: Parts, scope: Scope, answering: Any, monkeypatch: Any
+) -> None:
+    turn = answering("an answer").begin(scope, "Hello")
+
+    def away(*args: Any) -> bool:
+        raise StorageUnavailable("The database cannot be reached right now.")
+
+    monkeypatch.setattr(type(parts.answering.turns), "settle", away)
+    monkeypatch.setattr("agentapp.turns.turn.SAVING_AGAIN", (0.0, 0.0))
+    events = [event for event in turn if event is not None]
+    assert events[-1].kind == "turn_completed"
+    assert events[-1].data["status"] == "failed"
+    assert events[-1].data["error"]["code"] == "storage-unavailable"
+
+
+def test_a_chat_deleted_meanwhile_spoils_nothing(parts: Parts, scope: Scope, answering: Any) -> None:
+    turn = answering("too late").begin(scope, "Hello")
+    next(turn)
+    parts.answering.turns.delete_chat(scope)
+    end = turn.finish()
+    assert (end.status, end.reply) == ("interrupted", "too late"), "nothing of it was saved"
+
+
+def test_what_no_database_can_hold_is_replaced_in_stream_and_row_alike(
+    parts: Parts, scope: Scope, answering: Any
+) -> None:
+    turn = answering(lambda call: iter(["nul \0, ", "half \ud83d", Reply("x")])).begin(scope, "Hello")
+    texts = [event.data["text"] for event in turn if event is not None and event.kind == "text"]
+    assert "".join(texts) == stored(parts, scope).messages[1].content == "nul \ufffd, half ?"
+
+
+def test_events_are_numbered_without_gaps_and_the_texts_are_the_reply(app: Flask, parts: Parts) -> None:
+    ann = person(app, "ann")
+    events = ann.stream(ann.new_chat(), "what is 6*7?")
+    assert [e["id"] for e in events] == list(range(1, len(events) + 1))
+    assert events[0]["event"] == "turn_started"
+    assert events[-1]["event"] == "turn_completed"
+    assert "".join(e["text"] for e in events if e["event"] == "text") == events[-1]["reply"]
+    assert "42" in events[-1]["reply"]
+
+
+def test_the_same_key_again_is_the_same_turn_with_the_same_events(
+    parts: Parts, scope: Scope, answering: Any
+) -> None:
+    script = (hands_over("maths", "sum"), calls(("calculate", {"expression": "2+2"})), "That is 4")
+    first = answering(*script).begin(scope, "Hello", "key-1")
+    events = [(event.number, event.kind, event.data) for event in first if event is not None]
+    service = answering()  # a model that has nothing to say: asking it would fail
+    assert service.begin(scope, "Hello", "key-1") == Again(first.id)
+    with parts.binder.bound(scope):
+        again = replace(parts.stage, answering=service).send(scope, Sent("Hello", "key-1"))
+    assert [(event.number, event.kind, event.data) for event in again if event is not None] == events
+    again.close()
+    assert len(stored(parts, scope).messages) == 2
+
+
+def test_activity_is_kept_for_the_page(parts: Parts, scope: Scope, answering: Any) -> None:
+    answering(hands_over("maths", "sum"), calls(("calculate", {"expression": "2+2"})), "4").begin(
+        scope, "2+2"
+    ).finish()
+    handed, used = steps_of(stored(parts, scope).turns[0].log)
+    assert handed == {"kind": "handed_over", "from": "triage", "to": "maths", "task": "sum"}
+    assert (used["kind"], used["name"], used["input"]) == ("tool", "calculate", '{"expression": "2+2"}')
+    assert "4" in used["output"]
+
+
+def test_what_the_model_saw_before_is_only_this_chat(parts: Parts, scope: Scope, answering: Any) -> None:
+    other = scope.within(parts.chats.create(scope).id)
+    for message in ("in the other chat", "and once more there"):
+        answering("one").begin(other, message).finish()
+    answering("two").begin(scope, "in this chat").finish()
+    model = Scripted("three")
+    service = replace(parts.answering, driver=ThreadedDriver(model, parts.binder))
+    service.begin(scope, "and now").finish()
+    assert [m.texts for m in model.asked[0].messages] == [("in this chat",), ("two",), ("and now",)]
+
+
+def test_history_keeps_the_newest_that_fit_and_begins_with_the_user() -> None:
+    long = "x" * (HISTORY_CHARS // 2)
+    said = (("user", long), ("assistant", long), ("user", "short"), ("user", "again"), ("assistant", "yes"))
+    assert (
+        history(said)
+        == (
+            Message("user", ("short", "again")),
+            Message("assistant", ("yes",)),
+        )
+        or history(said)[0].role == "user"
+    )
+    assert sum(len(t) for m in history(said) for t in m.texts) <= HISTORY_CHARS
+    assert history((("assistant", "alone"),)) == ()
+
+
+@pytest.mark.parametrize(
+    "trouble", ["/fail", "/fail later", "/loop", '/call calculate {"expression": 7}', "/call nothing {}"]
+)
+def test_after_any_trouble_the_next_request_of_anyone_works(app: Flask, trouble: str) -> None:
+    ann, bob = person(app, "ann"), person(app, "bob")
+    a, b = ann.new_chat(), bob.new_chat()
+    ann.send(a, trouble)
+    assert "hello-a" in ann.ask(a, "hello-a")["reply"]
+    assert "hello-b" in bob.ask(b, "hello-b")["reply"]
+
+
+def test_a_crashing_and_a_hanging_tool_end_no_turn(make_app: Any, settings: Any) -> None:
+    release = threading.Event()
+
+    @tool
+    def crashes() -> str:
+        """Always crashes."""
+        raise MemoryError
+
+    @tool
+    def hangs() -> str:
+        """Hangs."""
+        release.wait(20)
+        return "late"
+
+    team = Team(Agent("solo", "Go.", (crashes, hangs)))
+    app = make_app(team, replace(settings, tool_deadline=0.2))
+    ann = person(app, "ann")
+    chat = ann.new_chat()
+    assert "crashes failed" in ann.ask(chat, "/call crashes {}")["reply"]
+    assert "did not end within" in ann.ask(chat, "/call hangs {}")["reply"]
+    assert "still here" in ann.ask(chat, "still here")["reply"]
+    release.set()
+
+
+def test_a_finished_turns_agents_are_dead(
+    parts: Parts, scope: Scope, answering: Any, monkeypatch: Any
+) -> None:
+    built: list[weakref.ref[Any]] = []
+    real = Crew.__init__
+
+    def remember(self: Crew, *args: Any) -> None:
+        real(self, *args)
+        built.extend(map(weakref.ref, (self, self.front, *self.specialists)))
+
+    monkeypatch.setattr(Crew, "__init__", remember)
+    turn = answering(hands_over("maths"), "42").begin(scope, "Hello")
+    turn.finish()
+    gc.collect()
+    assert len(built) == 5
+    assert [ref() for ref in built] == [None] * 5, "the turn is still referenced, its agents must not be"
+
+
+def test_a_thousand_turns_leave_nothing_behind(make_app: Any, settings: Any) -> None:
+    """Scopes, agents, connections, sessions, seats, threads and file descriptors: as many after as before."""
+    app = make_app(wanted=without_limits(settings))
+    parts: Parts = app.extensions["agentapp"]
+    ann = person(app, "ann")
+    chats = [ann.new_chat() for _ in range(20)]
+
+    def turns(count: int) -> None:
+        for n in range(count):
+            headers = EVENTS if n % 2 else {"Accept": "application/json"}
+            message = ("what is 2*3?", "/fail", "/fail later", "hello")[n % 4]
+            answer = ann.send(chats[n % len(chats)], message, headers)
+            assert answer.status_code in (200, 502), f"this was no turn: {answer.text}"
+            assert not (n % 2) or events_of(answer.text)[-1]["event"] == "turn_completed"
+
+    turns(50)
+    before = alive(parts)
+    turns(1000)
+    after = alive(parts)
+    assert after == before
+
+
+class Told:
+    """The cells of one scope, as they are now."""
+
+    def __init__(self, service: Answering, parts: Parts, scope: Scope) -> None:
+        guardrails = service.guardrails
+        with parts.binder.bound(scope):
+            cells = Four(*(guardrails.registry.get(key) for key in guardrails.keys(scope)))
+        now = guardrails.clock()
+        self.session, self.user, self.tenant, self.provider = cells
+        self.failures = {
+            "session": cells.session.breaker.failures,
+            "user": cells.user.breaker.failures,
+            "provider": cells.provider.outage.users_failing(now),
+        }
+        self.used = tuple(cell.budget.used(now) for cell in cells[:3])
+        self.reserved = tuple(cell.budget.holds.amount(now) for cell in cells[:3])
+        self.running = (
+            cells.user.room.holds.count(now),
+            cells.tenant.room.holds.count(now),
+            cells.provider.outage.running.count(now),
+        )
+
+
+@pytest.fixture
+def told(parts: Parts, scope: Scope) -> Callable[[], Told]:
+    return lambda: Told(parts.answering, parts, scope)
+
+
+@pytest.fixture
+def clock(parts: Parts, monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The time as the guardrails see it, which moves only when it is told to."""
+    now = [1_800_000_000.0]
+    monkeypatch.setattr(parts.answering.guardrails, "clock", lambda: now[0])
+    return now
+
+
+def declines() -> Reply:
+    return Reply("", usage=SPENT, stop_reason="refusal")
+
+
+def half_then_garbled(call: Any) -> Any:
+    yield "Half of "
+    raise ProviderGarbled("The model's answer was cut off.")
+
+
+def rejected_for_its_own_sake() -> ProviderRejected:
+    error = ProviderRejected("too long")
+    error.blame = "turn"
+    return error
+
+
+NOBODYS = {"session": 0, "user": 0, "provider": 0}
+ITS_OWN = {"session": 1, "user": 1, "provider": 0}
+THE_MODELS = {"session": 1, "user": 1, "provider": 1}
+
+
+@pytest.mark.parametrize(
+    ("answers", "code", "failures"),
+    [
+        (["fine"], None, NOBODYS),
+        ([ProviderBusy("overloaded")], "provider-failed", THE_MODELS),
+        ([ProviderTimeout("late")], "provider-timeout", THE_MODELS),
+        ([TurnTimeout("far too late")], "provider-timeout", THE_MODELS),
+        ([ProviderGarbled("???")], "provider-failed", THE_MODELS),
+        ([half_then_garbled], "provider-failed", THE_MODELS),
+        ([lambda call: iter(["no end"])], "provider-failed", THE_MODELS),
+        ([Reply("", usage=SPENT)], "provider-failed", THE_MODELS),
+        ([ProviderRejected("wrong key")], "provider-failed", THE_MODELS),
+        ([rejected_for_its_own_sake()], "provider-failed", ITS_OWN),
+        ([ZeroDivisionError("a bug")], "turn-failed", ITS_OWN),
+        ([calls(("calculate", {"expression": "1+1"}))] * 12, "out-of-steps", ITS_OWN),
+        ([declines()], "provider-failed", NOBODYS),
+        ([Reply("", calls(("calculate", {})).calls, Usage(50_000, 0, 1))], "budget-exhausted", NOBODYS),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_each_failure_is_held_against_those_whose_it_is(
+    scope: Scope, answering: Any, told: Any, answers: list[Any], code: str | None, failures: Any
+) -> None:
+    """The chat and its user, the model too, or nobody: what is the person's wish or limit is no failure."""
+    end = answering(*answers).begin(scope, "Hello").finish()
+    assert end.error_code == code
+    assert told().failures == failures
+
+
+def test_a_failure_of_nobody_neither_counts_nor_makes_the_others_forgotten(
+    scope: Scope, answering: Any, told: Any
+) -> None:
+    broken = ProviderGarbled("x")
+    for answer in (broken, broken, declines()):
+        answering(answer).begin(scope, "Hello").finish()
+    assert told().failures["session"] == 2
+    answering(broken).begin(scope, "Hello").finish()
+    with pytest.raises(BreakerOpen) as refusal:
+        answering("never asked").begin(scope, "Hello")
+    assert (refusal.value.scope, refusal.value.used) == ("session", 3)
+
+
+def test_an_answer_makes_the_failures_before_it_forgotten(scope: Scope, answering: Any, told: Any) -> None:
+    for answer in (ProviderGarbled("x"), ProviderGarbled("x"), "fine"):
+        answering(answer).begin(scope, "Hello").finish()
+    assert told().failures["session"] == told().failures["user"] == 0
+
+
+def test_a_tool_that_fails_is_no_failure_of_the_turn(scope: Scope, answering: Any, told: Any) -> None:
+    answering(calls(("calculate", {"expression": "1/0"}), ("unheard_of", {})), "so be it").begin(
+        scope, "Hello"
+    ).finish()
+    assert told().failures == NOBODYS
+
+
+def priced(service: Answering) -> Answering:
+    """With 1 millionth of a dollar for a token in and 2 for one out."""
+    return replace(service, prices=Prices([("claude", 1.0, 2.0)]), model="claude")
+
+
+def test_every_call_is_charged_to_the_chat_the_user_and_the_tenant(
+    scope: Scope, answering: Any, told: Any
+) -> None:
+    """Those that failed and those that were tried again too: the provider wants its money for them."""
+    failed = [ProviderBusy("overloaded", usage=Usage(n, 0, 1)) for n in (100, 1_000)]
+    model = Scripted(
+        failed[0],
+        hands_over("maths"),  # the second try of the first call
+        failed[1],
+        ProviderRejected("no", usage=Usage(10_000, 0, 1)),  # and so triage goes on
+        calls(("calculate", {"expression": "1+1"})),
+        ProviderRejected("no", usage=Usage(5_000, 50, 1)),
+    )
+    service = priced(answering())
+    retrying = Retrying(model, sleep=lambda seconds: None)
+    service = replace(service, driver=ThreadedDriver(retrying, service.driver._binder))
+    end = service.begin(scope, "Hello").finish()
+    assert end.status == "failed"
+    assert end.usage == Usage(16_120, 60, 6)
+    assert told().used == (16_180, 16_240, 16_240)
+    assert end.cost_usd == 16_240 / 1_000_000
+    assert told().reserved == (0, 0, 0)
+    priced(answering("fine")).begin(scope, "Again").finish()
+    assert told().used == (16_195, 16_260, 16_260), "10 in and 5 out more"
+
+
+def test_what_a_turn_may_need_is_reserved_until_it_ends(scope: Scope, answering: Any, told: Any) -> None:
+    turn = priced(answering("fine")).begin(scope, "Hello")
+    assert told().reserved == (50_000, 100_000, 100_000), "all its tokens, at the dearest price"
+    assert told().running == (1, 1, 1)
+    turn.finish()
+    assert (told().reserved, told().running) == ((0, 0, 0), (0, 0, 0))
+
+
+@pytest.mark.parametrize(
+    ("wanted", "left"),
+    [({"session_tokens": 30}, 30), ({"user_day_microusd": 40}, 20), ({"tenant_month_microusd": 50}, 25)],
+)
+def test_a_turn_for_which_less_is_left_gets_what_is_left(
+    make_app: Any, settings: Any, wanted: dict[str, int], left: int
+) -> None:
+    """And the one after it nothing, and is told whose limit it was."""
+    app = make_app(wanted=replace(settings, **wanted))
+    parts: Parts = app.extensions["agentapp"]
+    user = parts.accounts.add("uma", "a long enough password")
+    mine = UserScope(request_id="r", tenant_id=user.tenant_id, user_id=user.id)
+    scope = mine.within(parts.chats.create(mine).id)
+    model = Scripted(calls(("calculate", {"expression": "1+1"})), *[Reply("x", usage=Usage(30, 15, 1))] * 2)
+    service = replace(priced(parts.answering), driver=ThreadedDriver(model, parts.binder))
+    service.begin(scope, "Hello").finish()
+    assert model.asked[0].max_tokens == left
+    with pytest.raises(BudgetExhausted) as refusal:
+        service.begin(scope, "Hello")
+    assert refusal.value.scope == next(iter(wanted)).split("_")[0]
+    assert Told(service, parts, scope).reserved == (0, 0, 0)
+
+
+def test_calls_of_a_tool_are_counted_over_all_turns_of_a_chat(
+    parts: Parts, scope: Scope, answering: Any
+) -> None:
+    ran: list[int] = []
+
+    @tool(per_session=3)
+    def counts() -> int:
+        """Counts."""
+        ran.append(1)
+        return len(ran)
+
+    def twice(to: Scope) -> list[bool]:
+        service = answering(calls(("counts", {}), ("counts", {})), "ok")
+        service = replace(service, team=Team(Agent("solo", "Go.", (counts,))))
+        service.begin(to, "Hello").finish()
+        return [used["limited"] for used in steps_of(stored(parts, to).turns[-1].log)]
+
+    assert twice(scope) == [False, False]
+    assert twice(scope) == [False, True]
+    assert twice(scope) == [True, True]
+    assert twice(scope.within(parts.chats.create(scope).id)) == [False, False], "another chat has its own"
+    assert len(ran) == 5
+
+
+def finished(follower: Follower) -> None:
+    follower.finish()
+    follower.close()
+
+
+def closed_at_once(follower: Follower) -> None:
+    follower.close()
+
+
+def closed_in_the_middle(follower: Follower) -> None:
+    next(follower)
+    next(follower)
+    follower.close()
+    follower.close()
+
+
+def read_but_for_its_end(follower: Follower) -> None:
+    """As a reader does who knows that `turn_completed` is the last."""
+    while (event := next(follower)) is None or event.kind != "turn_completed":
+        pass
+    follower.close()
+
+
+ENDS = [finished, closed_at_once, closed_in_the_middle, read_but_for_its_end]
+
+
+@pytest.mark.parametrize("end", ENDS)
+@pytest.mark.parametrize("answer", ["fine", ProviderGarbled("x"), ZeroDivisionError("x")], ids=type)
+def test_a_seat_is_given_back_once_however_a_stream_ends(
+    parts: Parts, scope: Scope, answering: Any, end: Callable[[Follower], None], answer: Any
+) -> None:
+    seats = parts.stage.seats
+    follower = replace(parts.stage, answering=answering(answer)).send(scope, Sent("Hello"))
+    assert seats.taken() == 1
+    end(follower)
+    assert seats.taken() == 0
+    del follower
+    gc.collect()
+    assert seats.taken() == 0, "nor once more when it is collected"
+
+
+def test_a_stream_that_is_dropped_gives_its_seat_back_when_it_is_collected(
+    parts: Parts, scope: Scope, answering: Any
+) -> None:
+    for pulled in (0, 1, 3):
+        other = scope.within(parts.chats.create(scope).id)
+        follower = replace(parts.stage, answering=answering("fine")).send(other, Sent("Hello"))
+        for _ in range(pulled):
+            next(follower)
+        assert parts.stage.seats.taken() == 1
+        del follower
+        gc.collect()
+        assert parts.stage.seats.taken() == 0
+
+
+def test_a_turn_that_was_refused_keeps_no_seat(
+    parts: Parts, scope: Scope, answering: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    running = answering("later").begin(scope, "first")
+    stage = replace(parts.stage, answering=answering("x"))
+    with pytest.raises(TurnInProgress):
+        stage.send(scope, Sent("second"))
+    with pytest.raises(NotFound):
+        stage.send(scope.within("no-such-chat"), Sent("second"))
+    with pytest.raises(NotFound), parts.binder.bound(scope):
+        stage.follow(scope, "no-such-turn")
+    assert parts.stage.seats.taken() == 0
+    running.finish()
+    for error in (ZeroDivisionError, KeyboardInterrupt):
+
+        def fails(*args: Any, error: type[BaseException] = error) -> Any:
+            raise error
+
+        monkeypatch.setattr(type(parts.answering.turns), "begin", fails)
+        with pytest.raises(error):
+            stage.send(scope, Sent("third"))
+    assert parts.stage.seats.taken() == 0
+
+
+def test_a_turn_that_is_only_told_again_takes_nothing_for_longer_than_the_telling(
+    parts: Parts, scope: Scope, answering: Any, told: Any
+) -> None:
+    answering("once").begin(scope, "Hello", "key").finish()
+    before = told()
+    for end in ENDS:
+        with parts.binder.bound(scope):
+            again = replace(parts.stage, answering=answering()).send(scope, Sent("Hello", "key"))
+        assert parts.stage.seats.taken() == 1, "it needs a thread as any other does"
+        end(again)
+        assert parts.stage.seats.taken() == 0
+    after = told()
+    assert (after.used, after.reserved, after.running) == (before.used, before.reserved, before.running)
+    assert after.session.bucket == before.session.bucket, "nor does it count against a rate"
+
+
+def test_one_persons_streams_leave_seats_for_others() -> None:
+    seats = Seats(threads=108, reserved=8)
+    hers = [seats.take("ann") for _ in range(50)]
+    with pytest.raises(Busy) as refusal:
+        seats.take("ann")
+    assert (refusal.value.scope, refusal.value.limit) == ("streams", 50)
+    others = [seats.take(f"user {n}") for n in range(50)]
+    with pytest.raises(Busy) as refusal:
+        seats.take("bob")
+    assert (refusal.value.scope, refusal.value.limit) == ("server", 100)
+    hers.pop().leave()
+    others.append(seats.take("bob"))
+    assert seats.taken() == 100
+
+
+def test_when_all_seats_are_taken_the_next_is_told_so_and_pages_still_come(
+    make_app: Any, settings: Any
+) -> None:
+    app = make_app(wanted=replace(settings, threads=9, threads_reserved=8))
+    parts: Parts = app.extensions["agentapp"]
+    ann, bob = person(app, "ann"), person(app, "bob")
+    theirs = bob.new_chat()
+    user = parts.accounts.add("uma", "a long enough password")
+    mine = UserScope(request_id="r", tenant_id=user.tenant_id, user_id=user.id)
+    held = parts.stage.send(mine.within(parts.chats.create(mine).id), Sent("Hello"))
+    for headers in (JSON, EVENTS):
+        refused = ann.send(ann.new_chat(), "Hello", headers)
+        assert refused.status_code == 503
+        assert (refused.json["code"], refused.json["scope"]) == ("busy", "server")
+        assert int(refused.headers["Retry-After"]) == refused.json["retry_after"] >= 1
+    for path in ("/chat", f"/chat/{theirs}", f"/chat/{theirs}/export.json", "/livez", "/readyz"):
+        assert bob.browser.get(path, headers=PAGE).status_code == 200, path
+    held.close()
+    assert "hello-b" in bob.ask(theirs, "hello-b")["reply"]
+    assert parts.stage.seats.taken() == 0
+
+
+def test_a_chat_deleted_while_it_answers_gives_back_and_still_pays(
+    parts: Parts, scope: Scope, answering: Any, told: Any, clock: list[float]
+) -> None:
+    """Another turn of the same user keeps what is its own: nothing is given back twice."""
+    other = priced(answering("fine")).begin(scope.within(parts.chats.create(scope).id), "stays")
+    turn = priced(answering("too late")).begin(scope, "Hello")
+    next(turn)
+    assert told().running == (2, 2, 2)
+    parts.answering.turns.delete_chat(scope)
+    assert (told().running, told().reserved[1:]) == ((1, 1, 1), (100_000, 100_000))
+    assert turn.finish().reply == "too late"
+    assert (told().running, told().reserved[1:]) == ((1, 1, 1), (100_000, 100_000))
+    assert told().used[1:] == (20, 20), "10 tokens in, 5 out"
+    other.finish()
+    assert (told().running, told().reserved[1:], told().used[1:]) == ((0, 0, 0), (0, 0), (40, 40))
+    with parts.db.writing() as db:
+        left = db.scalars(select(GuardrailCell.id).where(GuardrailCell.scope == "session")).all()
+    assert left == [other.scope.session_id], "the deleted chat's own cell is gone with it"
+
+
+def lose(parts: Parts, turn: Turn) -> None:
+    """As if the turn's worker had died a while ago."""
+    with parts.db.writing() as db:
+        past = utc_now() - timedelta(seconds=1)
+        db.execute(update(LiveTurn).where(LiveTurn.turn_id == turn.id).values(lease_until=past))
+
+
+@pytest.mark.parametrize("late", ["while the next runs", "after the next", "never"])
+def test_a_dead_turn_is_given_back_once_when_the_next_message_comes(
+    parts: Parts, scope: Scope, answering: Any, told: Any, clock: list[float], late: str
+) -> None:
+    """And if it was not dead after all, what it went on to spend is charged, and no more than that."""
+    other = priced(answering("fine")).begin(scope.within(parts.chats.create(scope).id), "stays")
+    dead = priced(answering("from the dead")).begin(scope, "Hello")
+    lose(parts, dead)
+    assert (told().running, told().reserved) == ((2, 2, 2), (50_000, 200_000, 200_000))
+    following = priced(answering("alive")).begin(scope, "Anybody there?")
+    both = ((2, 2, 2), (50_000, 200_000, 200_000))  # the other and the following one
+    assert (told().running, told().reserved) == both
+    if late == "while the next runs":
+        dead.finish()
+        assert (told().running, told().reserved, told().used) == (*both, (15, 20, 20))
+    following.finish()
+    if late == "after the next":
+        dead.finish()
+    spent = (15, 20, 20) if late == "never" else (30, 40, 40)
+    assert (told().running, told().reserved) == ((1, 1, 1), (0, 100_000, 100_000))
+    assert told().used == spent
+    other.finish()
+    assert (told().running, told().reserved) == ((0, 0, 0), (0, 0, 0))
+    statuses = [turn.status for turn in stored(parts, scope).turns]
+    assert statuses == ["interrupted", "completed"]
+
+
+def test_a_refused_message_leaves_a_dead_turn_to_the_next_that_is_let_in(
+    parts: Parts, scope: Scope, answering: Any, told: Any, clock: list[float]
+) -> None:
+    """The refusal undoes all of its transaction, so that the dead turn is not half given back."""
+    dead = answering("x").begin(scope, "Hello")
+    lose(parts, dead)
+    parts.answering.guardrails.registry.update(
+        Key("user", scope.user_id), lambda cell: replace(cell, breaker=cell.breaker.force("open"))
+    )
+    for _ in range(2):
+        with pytest.raises(BreakerOpen):
+            answering("x").begin(scope, "Hello")
+        assert told().running == (1, 1, 1)
+    parts.answering.guardrails.registry.update(
+        Key("user", scope.user_id), lambda cell: replace(cell, breaker=cell.breaker.reset())
+    )
+    answering("x").begin(scope, "Hello").finish()
+    assert told().running == (0, 0, 0)
+
+
+@pytest.mark.parametrize("result", ["from the dead", ProviderGarbled("x")], ids=["works", "fails"])
+def test_a_probe_whose_turn_died_makes_room_for_the_next(
+    parts: Parts, scope: Scope, answering: Any, told: Any, clock: list[float], result: Any
+) -> None:
+    """And what the dead one has to say in the end is told to no breaker."""
+    for _ in range(3):
+        answering(ProviderGarbled("x")).begin(scope, "Hello").finish()
+    with pytest.raises(BreakerOpen):
+        answering("x").begin(scope, "Hello")
+    clock[0] += 31
+    dead = answering(result).begin(scope, "Hello")
+    assert told().session.breaker.probed is not None
+    lose(parts, dead)
+    probe = answering("all is well").begin(scope, "Hello")
+    before = told().session.breaker
+    assert before.opened is not None
+    dead.finish()
+    assert told().session.breaker == before
+    probe.finish()
+    assert told().session.breaker.state(clock[0]) == "closed"
+
+
+def test_a_probe_that_is_nobodys_failure_makes_room_for_the_next(
+    scope: Scope, answering: Any, told: Any, clock: list[float]
+) -> None:
+    for _ in range(3):
+        answering(ProviderGarbled("x")).begin(scope, "Hello").finish()
+    clock[0] += 31
+    answering(declines()).begin(scope, "Hello").finish()
+    assert told().session.breaker.state(clock[0]) == "half-open"
+    answering("all is well").begin(scope, "Hello").finish()
+    assert told().session.breaker.state(clock[0]) == "closed"
+
+
+def descriptors() -> set[tuple[str, str]]:
+    found = set()
+    for number in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):  # that of the directory itself is gone by now
+            found.add((number, os.readlink(f"/proc/self/fd/{number}")))
+    return found
+
+
+def idle_connections(parts: Parts) -> set[tuple[str, str]]:
+    """The pool keeps as many as were ever needed at once, up to its size: which is no leak."""
+    name = str(parts.db.engine.url.database)
+    return {each for each in descriptors() if each[1].startswith(name)}
+
+
+def alive(parts: Parts) -> dict[str, int]:
+    for thread in threading.enumerate():
+        if thread.name.startswith("agentapp-"):
+            thread.join(5)
+    gc.collect()
+    objects = gc.get_objects()
+    counts = {kind.__name__: sum(type(o) is kind for o in objects) for kind in (Turn, Crew, LiveAgent, Scope)}
+    return counts | {
+        "threads": threading.active_count(),
+        "descriptors": len(descriptors() - idle_connections(parts)),
+        "checked out": parts.db.engine.pool.checkedout(),  # type: ignore[attr-defined]
+        "sessions": parts.db.open_readers(),
+        "seats": parts.stage.seats.taken(),
+        "turns": len(parts.stage.running.all()),
+    }

@@ -1,0 +1,196 @@
+"""Versions of turns: what follows what, what is shown, what the model sees; and the log of an ended turn."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agentapp.agents.drivers.threaded import ThreadedDriver
+from agentapp.errors import NotFound, TurnInProgress
+from agentapp.isolation import Scope, UserScope
+from agentapp.storage.log import packed, steps_of, text_of, unpacked
+from agentapp.storage.values import StoredTurn, utc_now
+from agentapp.web.parts import Parts
+from agentapp.web.versions import Versions, branch, versions
+from tests.support.people import PAGE, Person
+from tests.support.scripted import Scripted, hands_over
+
+Event = tuple[str, dict[str, Any]]
+
+
+@pytest.fixture
+def scope(parts: Parts) -> Scope:
+    user = parts.accounts.add("uma", "a long enough password")
+    mine = UserScope(request_id="r", tenant_id=user.tenant_id, user_id=user.id)
+    return mine.within(parts.chats.create(mine).id)
+
+
+def turn(number: int, follows: int) -> StoredTurn:
+    return StoredTurn(
+        f"t{number}", number, follows, "completed", "", (), None, None, 0, 0, 0, None, "r", utc_now(), None
+    )
+
+
+def tree(*follows: int) -> list[StoredTurn]:
+    """The first turn follows the first number, and so on."""
+    return [turn(number, before) for number, before in enumerate(follows, 1)]
+
+
+@pytest.mark.parametrize(
+    ("follows", "through", "shown"),
+    [
+        ((), None, ""),
+        ((0, 1, 2), None, "1 2 3"),
+        ((0, 1, 2, 1), None, "1 4"),
+        ((0, 1, 2, 1), "t2", "1 2 3"),
+        ((0, 1, 2, 1), "t3", "1 2 3"),
+        ((0, 1, 2, 1, 4, 0), None, "6"),
+        ((0, 1, 2, 1, 4, 0), "t1", "1 4 5"),
+        ((0, 1, 2, 1, 4, 0), "t4", "1 4 5"),
+        ((0, 1, 2, 1, 4, 0), "t2", "1 2 3"),
+    ],
+)
+def test_the_branch_through_a_turn_goes_on_by_the_newest(
+    follows: tuple[int, ...], through: str | None, shown: str
+) -> None:
+    assert " ".join(str(each.number) for each in branch(tree(*follows), through)) == shown
+
+
+def test_a_turn_that_is_not_there_is_not_shown() -> None:
+    with pytest.raises(NotFound):
+        branch(tree(0, 1), "t9")
+
+
+def test_versions_are_those_that_follow_the_same_turn() -> None:
+    assert versions(tree(0, 1, 2)) == {}
+    assert versions(tree(0, 1, 1, 2, 1)) == {
+        "t2": Versions(1, 3, None, "t3"),
+        "t3": Versions(2, 3, "t2", "t5"),
+        "t5": Versions(3, 3, "t3", None),
+    }
+
+
+def heard(parts: Parts, scope: Scope, text: str | None, reply: str = "ok", **place: str) -> tuple[str, Any]:
+    """The id of the turn, and what its model was shown."""
+    model = Scripted(reply)
+    service = replace(parts.answering, driver=ThreadedDriver(model, parts.binder))
+    begun: Any = service.begin(scope, text, **place)
+    begun.finish()
+    return begun.id, [" ".join(message.texts) for message in model.asked[0].messages]
+
+
+def test_a_model_sees_its_own_branch_and_no_other_version(parts: Parts, scope: Scope) -> None:
+    first, _ = heard(parts, scope, "one", "1")
+    second, _ = heard(parts, scope, "two", "2")
+    third, seen = heard(parts, scope, "three", "3")
+    assert seen == ["one", "1", "two", "2", "three"]
+    retried, seen = heard(parts, scope, None, "2b", replaces=second)
+    assert seen == ["one", "1", "two"], "neither the old version nor what came after it"
+    _, seen = heard(parts, scope, "three again", "3b")
+    assert seen == ["one", "1", "two", "2b", "three again"], "after the newest"
+    _, seen = heard(parts, scope, "four", "4", after=third)
+    assert seen == ["one", "1", "two", "2", "three", "3", "four"], "or after the one that was shown"
+    _, seen = heard(parts, scope, "another beginning", "0", replaces=first)
+    assert seen == ["another beginning"]
+    with parts.binder.bound(scope):
+        whole = parts.chats.transcript(scope)
+    assert [(turn.number, turn.follows) for turn in whole.turns] == [
+        (1, 0),
+        (2, 1),
+        (3, 2),
+        (4, 1),
+        (5, 4),
+        (6, 3),
+        (7, 0),
+    ]
+    assert [message.seq for message in whole.messages] == list(range(1, 15)), "and nothing was overwritten"
+    assert retried == whole.turns[3].id
+
+
+def test_a_version_goes_on_with_the_agent_of_its_own_branch(parts: Parts, scope: Scope) -> None:
+    heard(parts, scope, "hello", "hi")
+    driver = ThreadedDriver(Scripted(hands_over("maths"), "42"), parts.binder)
+    at_maths: Any = replace(parts.answering, driver=driver).begin(scope, "sum")
+    assert at_maths.finish().agent == "maths"
+
+    def agent_after(**place: str) -> str:
+        service = replace(parts.answering, driver=ThreadedDriver(Scripted("ok"), parts.binder))
+        begun: Any = service.begin(scope, "and now", **place)
+        return str(begun.finish().agent)
+
+    assert agent_after() == "maths"
+    assert agent_after(replaces=at_maths.id) == "triage", "as it was before the one it replaces"
+    assert agent_after(after=at_maths.id) == "maths"
+
+
+@pytest.mark.parametrize("place", ["after", "replaces"])
+def test_a_turn_of_another_chat_is_no_place(parts: Parts, scope: Scope, place: str) -> None:
+    other = scope.within(parts.chats.create(scope).id)
+    elsewhere, _ = heard(parts, other, "in the other chat")
+    for wanted in (elsewhere, "nothing-like-it"):
+        for text in ("hello", *([None] if place == "replaces" else [])):
+            with pytest.raises(NotFound):
+                parts.answering.begin(scope, text, **{place: wanted})
+    with parts.binder.bound(scope):
+        assert parts.chats.transcript(scope).turns == ()
+
+
+def test_a_running_turn_is_not_replaced(parts: Parts, scope: Scope) -> None:
+    running: Any = parts.answering.begin(scope, "hello")
+    with pytest.raises(TurnInProgress):
+        parts.answering.begin(scope, None, replaces=running.id)
+    running.finish()
+
+
+def test_pages_show_one_version_and_link_to_the_others(ann: Person) -> None:
+    chat = ann.new_chat()
+    first = ann.ask(chat, "first question")["turn_id"]
+    second = ann.ask(chat, "second question")["turn_id"]
+    edited = ann.send(chat, "second question, better put", replaces=second).json["turn_id"]
+    again = ann.post(f"/chat/{chat}/turns/{edited}/retry", PAGE)
+    assert (again.status_code, again.location) == (303, f"/chat/{chat}#latest")
+    page = ann.get(f"/chat/{chat}").text
+    assert "second question, better put" in page
+    assert "3 of 3" in page
+    old = ann.get(f"/chat/{chat}?version={second}").text
+    assert "better put" not in old.split("<main", 1)[1].split("composer", 1)[0]
+    assert "1 of 3" in old
+    assert f"?version={edited}" in old, "the next one is a link away"
+    assert f'value="{second}"' in old, "what is sent from here follows what is shown"
+    editing = ann.get(f"/chat/{chat}?edit={first}").text
+    assert ">first question</textarea>" in editing
+    assert f'name="replaces" value="{first}"' in editing
+    told = ann.get(f"/chat/{chat}/export.md").text
+    assert told.count("second question, better put") == 2, "the question, and the answer that repeats it"
+    whole = ann.get(f"/chat/{chat}/export.json").json
+    assert [turn["follows"] for turn in whole["turns"]] == [None, first, first, first]
+    for bad in ("nothing-like-it", "a" * 22):
+        assert ann.get(f"/chat/{chat}?version={bad}").status_code == 404
+        assert ann.get(f"/chat/{chat}?edit={bad}").status_code == 404
+
+
+TEXTS = st.builds(lambda text: ("text", {"text": text}), st.text(min_size=1))
+OTHERS = st.sampled_from(
+    [
+        ("agent_started", {"agent": "triage"}),
+        ("tool_executing", {"call_id": "1", "name": "calculate", "input": {"expression": "1+1"}}),
+        (
+            "tool_completed",
+            {"call_id": "1", "name": "calculate", "output": "2", "failed": False, "limited": False},
+        ),
+    ]
+)
+
+
+@given(st.lists(TEXTS | OTHERS), st.text())
+def test_an_ended_turn_is_told_as_it_was_with_each_word_kept_once(events: list[Event], message: str) -> None:
+    started: Event = ("turn_started", {"turn_id": "t", "session_id": "s", "message": message})
+    told = [started, *events]
+    log, reply = packed(told), text_of(told)
+    assert unpacked(log, message, reply) == told
+    assert not any(isinstance(entry, list) and entry[0] == "text" for entry in log)
+    assert all(step["name"] == "calculate" for step in steps_of(log))

@@ -15,9 +15,12 @@ from typing import Any
 import pytest
 from sqlalchemy import event, text
 
+from agentapp.agents import Agent, Limits, Team
+from agentapp.agents.prices import Prices
 from agentapp.errors import IdempotencyMismatch, NotBound, NotFound, StorageUnavailable, TurnInProgress
+from agentapp.events import TurnResult, Usage
 from agentapp.guardrails import BreakerPolicy, Cells, Registry, Terms
-from agentapp.guardrails.admission import Four, Outcome, Pass, Wish
+from agentapp.guardrails.admission import Reservation, TurnCells
 from agentapp.guardrails.guard import Guardrails
 from agentapp.isolation import RequestScope, Scope, ThreadBinder, UserScope
 from agentapp.storage import migrate
@@ -26,15 +29,19 @@ from agentapp.storage.cells import CellStore
 from agentapp.storage.chats import Chats
 from agentapp.storage.db import Database
 from agentapp.storage.notes import Notes
-from agentapp.storage.turns import Turns, title_of
-from agentapp.storage.values import Again, Begun, Lease, Sent, Settled
+from agentapp.storage.turns import SqlTurnStore
+from agentapp.telemetry import NullTelemetry
+from agentapp.turns.abandoned import delete_chat
+from agentapp.turns.leases import Leases
+from agentapp.turns.turn import Turn, TurnKit, title_of
+from agentapp.turns.values import Lease, NewMessage, RepeatedMessage, StartedTurn
 from tests.support.postgres import postgres_url
 
 PASSWORD = "a long enough password"
 LEASE = Lease("this worker", timedelta(seconds=60))
 OVER = Lease("a worker that died", timedelta(seconds=-1))
-WISH = Wish(1_000, 2_000)
-NOTHING = Pass(0.0, 0, 0, 0, 0, 0, 0)
+MAX_TOKENS, PRICE = 1_000, 2.0
+NOTHING = Reservation(0.0, 0, 0, 0, 0, 0, 0)
 
 
 class Stores:
@@ -48,7 +55,7 @@ class Stores:
         terms = Terms(BreakerPolicy(failures=10**9), lease=LEASE.length.total_seconds())
         kind = Cells(dict.fromkeys(("session", "user", "tenant", "provider"), terms))
         self.guardrails = Guardrails(Registry(kind, self.cells), "demo")
-        self.turns = Turns(self.db, self.cells, self.guardrails)
+        self.turns = SqlTurnStore(self.db, self.cells)
 
     def user(self, name: str, tenant: str = "default") -> UserScope:
         user = self.accounts.add(name, PASSWORD, tenant=tenant)
@@ -58,17 +65,40 @@ class Stores:
         return scope.within(self.chats.create(scope).id)
 
     def turn(self, scope: Scope, message: str, reply: str = "the reply") -> str:
-        begun = self.begin(scope, message)
-        assert self.turns.settle(scope, begun.turn_id, done(begun, reply))
-        return begun.turn_id
+        turn = self.begin(scope, message)
+        assert settle(turn, reply)
+        return str(turn.id)
 
     def begin(self, scope: Scope, text: str, key: str | None = None, lease: Lease = LEASE) -> Any:
-        return self.turns.begin(scope, Sent(text, key), lease, WISH)
+        return Turn.begin(self.kit(lease), scope, NewMessage(text, key))
+
+    def kit(self, lease: Lease = LEASE) -> TurnKit:
+        """Enough to begin and settle turns; nothing to play them with."""
+        nothing: Any = None
+        return TurnKit(
+            store=self.turns,
+            guardrails=self.guardrails,
+            leases=FixedLease(lease),
+            team=Team(Agent("triage", "Go.")),
+            driver=nothing,
+            model="m",
+            limits=Limits(tokens=MAX_TOKENS),
+            deadlines=nothing,
+            notes=self.notes,
+            past_chats=self.chats,
+            prices=Prices((("m", PRICE, PRICE),)),
+            telemetry=NullTelemetry(),
+        )
+
+    def delete_chat(self, scope: Scope) -> None:
+        delete_chat(self.turns, self.guardrails, scope)
 
     def held(self, scope: Scope) -> dict[str, tuple[int, int]]:
         """How many turns are under way, and how much is reserved for them."""
         now = self.guardrails.clock()
-        cells = Four(*read(self, scope, lambda: self.guardrails.registry.look(self.guardrails.keys(scope))))
+        cells = TurnCells(
+            *read(self, scope, lambda: self.guardrails.registry.look(self.guardrails.keys(scope)))
+        )
         return {
             "session": (0, cells.session.budget.holds.amount(now)),
             "user": (cells.user.room.holds.count(now), cells.user.budget.holds.amount(now)),
@@ -86,11 +116,21 @@ class Stores:
 NOTHING_HELD = {"session": (0, 0), "user": (0, 0), "tenant": (0, 0), "provider": (0, 0)}
 
 
-def done(begun: Begun | None, reply: str = "the reply") -> Settled:
-    """A turn that went well and used 7 tokens, which cost 9."""
-    ticket = begun.ticket if begun and begun.ticket else NOTHING
-    outcome = Outcome("succeeded", tokens=7, microusd=9)
-    return Settled("completed", reply, "triage", "", (), 3, 4, 1, 9, ticket, outcome)
+class FixedLease(Leases):
+    def __init__(self, lease: Lease) -> None:
+        super().__init__()
+        self._lease = lease
+
+    def current(self) -> Lease:
+        return self._lease
+
+
+def settle(turn: Turn, reply: str = "the reply") -> bool:
+    """As a turn that went well and used 7 tokens, which cost 9."""
+    result = TurnResult(
+        "completed", reply, "triage", usage=Usage(3, 4, 1), cost_microusd=9, charged_microusd=9
+    )
+    return turn._store(result)
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
@@ -137,7 +177,7 @@ def test_of_many_who_begin_a_turn_at_once_one_is_let_in(stores: Stores) -> None:
     def attempt(n: int) -> str:
         start.wait(5)
         try:
-            return stores.begin(chat, f"try {n}").turn_id
+            return str(stores.begin(chat, f"try {n}").id)
         except TurnInProgress as refusal:
             return f"refused, {refusal.turn_id} is running"
 
@@ -151,24 +191,22 @@ def test_of_many_who_begin_a_turn_at_once_one_is_let_in(stores: Stores) -> None:
 def test_a_key_makes_one_turn_however_often_it_is_sent(stores: Stores) -> None:
     chat = stores.chat(stores.user("ann"))
     first = stores.begin(chat, "hello", "key")
-    assert stores.begin(chat, "hello", "key") == Again(first.turn_id), "also while it runs"
+    assert stores.begin(chat, "hello", "key") == RepeatedMessage(first.id), "also while it runs"
     with pytest.raises(TurnInProgress):
         stores.begin(chat, "hello", "other key")
-    stores.turns.settle(chat, first.turn_id, done(first))
-    assert stores.begin(chat, "hello", "key") == Again(first.turn_id)
+    settle(first)
+    assert stores.begin(chat, "hello", "key") == RepeatedMessage(first.id)
     assert stores.held(chat) == NOTHING_HELD, "what is only told once more takes nothing"
     with pytest.raises(IdempotencyMismatch):
         stores.begin(chat, "something else", "key")
-    assert stores.begin(chat, "hello", "other key").turn_id != first.turn_id
+    assert stores.begin(chat, "hello", "other key").id != first.id
 
 
 def test_a_turn_is_settled_once(stores: Stores) -> None:
     chat = stores.chat(stores.user("ann"))
     begun = stores.begin(chat, "hello")
     with ThreadPoolExecutor(6) as pool:
-        won = list(
-            pool.map(lambda n: stores.turns.settle(chat, begun.turn_id, done(begun, f"{n}")), range(6))
-        )
+        won = list(pool.map(lambda n: settle(begun, f"{n}"), range(6)))
     assert sorted(won) == [False] * 5 + [True]
     assert len(read(stores, chat, lambda: stores.chats.transcript(chat)).messages) == 2
 
@@ -178,12 +216,12 @@ def test_a_turn_whose_worker_died_does_not_block_the_session(stores: Stores) -> 
     dead = stores.begin(chat, "lost", lease=OVER)
     stores.turn(chat, "next")
     whole = read(stores, chat, lambda: stores.chats.transcript(chat))
-    assert [(t.id == dead.turn_id, t.status) for t in whole.turns] == [
+    assert [(t.id == dead.id, t.status) for t in whole.turns] == [
         (True, "interrupted"),
         (False, "completed"),
     ]
     assert [m.content for m in whole.messages] == ["lost", "next", "the reply"]
-    assert not stores.turns.settle(chat, dead.turn_id, done(dead)), "a dead turn must not come back"
+    assert not settle(dead), "a dead turn must not come back"
 
 
 def test_the_first_turns_of_a_new_organisation_do_not_wait_for_each_other_in_a_circle(stores: Stores) -> None:
@@ -221,33 +259,33 @@ def test_a_turn_that_ends_while_it_is_given_up_is_given_back_once(
     running = stores.begin(elsewhere, "stays")
     begun = stores.begin(chat, "hello", lease=OVER if other == "begin" else LEASE)
     ending, given_up = threading.Event(), threading.Event()
-    withdraw = stores.guardrails.withdraw
+    give_back = stores.guardrails.give_back
 
     def hold_up(conn: Any, cursor: Any, statement: str, *rest: Any) -> None:
         if statement.startswith("UPDATE turns") and not ending.is_set():
             ending.set()
             given_up.wait(1)
 
-    def tell_when_withdrawn(*args: Any) -> None:
-        withdraw(*args)
+    def tell_when_given_back(*args: Any) -> None:
+        give_back(*args)
         given_up.set()
 
     event.listen(stores.db.engine, "after_cursor_execute", hold_up)
-    monkeypatch.setattr(stores.guardrails, "withdraw", tell_when_withdrawn)
+    monkeypatch.setattr(stores.guardrails, "give_back", tell_when_given_back)
     with ThreadPoolExecutor(2) as pool:
-        end = pool.submit(stores.turns.settle, chat, begun.turn_id, done(begun))
+        end = pool.submit(settle, begun)
         assert ending.wait(10)
         if other == "delete":
-            pool.submit(stores.turns.delete_chat, chat).result(20)
+            pool.submit(stores.delete_chat, chat).result(20)
         else:
             after = pool.submit(stores.begin, chat, "next").result(20)
         assert end.result(20), "it came first"
     event.remove(stores.db.engine, "after_cursor_execute", hold_up)
     if other == "begin":
-        assert stores.turns.settle(chat, after.turn_id, done(after))
+        assert settle(after)
     held = stores.held(elsewhere)
     assert (held["user"], held["tenant"], held["provider"]) == ((1, 2_000), (1, 2_000), (1, 0))
-    assert stores.turns.settle(elsewhere, running.turn_id, done(running))
+    assert settle(running)
     assert stores.held(elsewhere) == NOTHING_HELD
 
 
@@ -264,13 +302,13 @@ def test_somebody_elses_chat_is_an_absent_one(stores: Stores) -> None:
             lambda s=stranger: read(stores, s, lambda: stores.chats.get(s)),
             lambda s=stranger: read(stores, s, lambda: stores.chats.transcript(s)),
             lambda s=stranger: stores.chats.rename(s, "mine now"),
-            lambda s=stranger: stores.turns.delete_chat(s),
+            lambda s=stranger: stores.delete_chat(s),
             lambda s=stranger: stores.begin(s, "hi"),
             lambda s=stranger: stores.notes.add(s, "hi"),
         ):
             with pytest.raises(NotFound):
                 attempt()
-        assert not stores.turns.settle(stranger, turn, done(None))
+        assert not settle(Turn(stores.kit(), stranger, StartedTurn(turn, "hi", "", (), "", NOTHING)))
         assert read(stores, stranger, lambda s=stranger: stores.notes.all(s)) == []
         assert not stores.notes.remove(stranger, 1)
         assert read(stores, stranger, lambda s=stranger: stores.chats.page(s)) == ([], False)
@@ -324,7 +362,7 @@ def test_deleting_a_chat_deletes_all_that_is_in_it(stores: Stores) -> None:
     chat = stores.chat(stores.user("ann"))
     stores.turn(chat, "hello")
     stores.notes.add(chat, "a note")
-    stores.turns.delete_chat(chat)
+    stores.delete_chat(chat)
     with stores.db.engine.connect() as raw:
         left = [
             raw.scalar(

@@ -768,8 +768,8 @@ def test_an_answer_that_cannot_be_saved_is_told_as_such(
     def away(*args: object) -> None:
         raise errors.StorageUnavailable("The database cannot be reached right now.")
 
-    monkeypatch.setattr(type(parts.answering.turns), "settle", away)
-    monkeypatch.setattr("agentapp.turns.turn.SAVING_AGAIN", (0.0,))
+    monkeypatch.setattr("agentapp.turns.turn.Turn._store", away)
+    monkeypatch.setattr("agentapp.turns.turn.SAVE_RETRY_SECONDS", (0.0,))
     first, second = ann.new_chat(), ann.new_chat()
     check_problem(ann.send(first, "hello"), 503, "storage-unavailable", "turn_id", "request_id")
     last = check_stream(ann.stream(second, "hello"), second)

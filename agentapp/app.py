@@ -17,9 +17,9 @@ from agentapp.config import Settings
 from agentapp.errors import SettingError
 from agentapp.guardrails import Cells, Registry
 from agentapp.guardrails.guard import Guardrails
-from agentapp.guardrails.policies import terms
+from agentapp.guardrails.policies import cell_policies
 from agentapp.guardrails.sign_in import SignIns
-from agentapp.guardrails.streams import Seats
+from agentapp.guardrails.streams import StreamSlots
 from agentapp.isolation import Binder, ThreadBinder
 from agentapp.storage.accounts import Accounts
 from agentapp.storage.cells import CellStore
@@ -61,7 +61,7 @@ def make_parts(settings: Settings, team: Team) -> Parts:
     chats, cells = Chats(db), CellStore(db)
     deadlines = deadlines_of(settings)
     registry = Registry(
-        Cells(terms(settings, longest(deadlines))),
+        Cells(cell_policies(settings, longest(deadlines))),
         cells,
         cap=settings.registry_cap,
         cleanup_every=settings.registry_cleanup_every,
@@ -105,7 +105,7 @@ def make_stage(
     store, tellings = JournalStore(db), Tellings(db)
     running, mirrors = Running(binder), Mirrors(store, tellings)
     journal = Journal(store, answering.turns, accounts, running, mirrors, answering.leases, binder)
-    seats = Seats(settings.threads, settings.threads_reserved)
+    seats = StreamSlots(settings.threads, settings.threads_reserved)
     return Stage(answering, seats, running, mirrors, journal, tellings)
 
 

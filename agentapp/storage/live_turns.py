@@ -8,7 +8,7 @@ from datetime import timedelta
 
 from sqlalchemy import insert, or_, select, update
 
-from agentapp.guardrails.times import SLACK
+from agentapp.guardrails.times import CLOCK_SKEW_SECONDS
 from agentapp.isolation import Scope
 from agentapp.storage.db import Database
 from agentapp.storage.log import Event
@@ -73,7 +73,7 @@ class JournalStore:
     def abandoned(self, lease: Lease) -> list[Scope]:
         """Where a turn has lost its worker: its lease is over, or longer than any that is given out."""
         now = utc_now()
-        longest = now + lease.length + timedelta(seconds=SLACK)
+        longest = now + lease.length + timedelta(seconds=CLOCK_SKEW_SECONDS)
         dead = or_(LiveTurn.lease_until < now, LiveTurn.lease_until > longest)
         with self._db.reading() as db:
             rows = db.execute(select(LiveTurn.tenant_id, LiveTurn.user_id, LiveTurn.session_id).where(dead))

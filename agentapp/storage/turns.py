@@ -21,10 +21,10 @@ from sqlalchemy import (
 from sqlalchemy.orm import Session
 
 from agentapp.errors import IdempotencyMismatch, NotFound, TurnInProgress
-from agentapp.guardrails.admission import Pass, Wish
+from agentapp.guardrails.admission import MaxCost, Reservation
 from agentapp.guardrails.cell import Key
 from agentapp.guardrails.guard import Guardrails
-from agentapp.guardrails.times import SLACK
+from agentapp.guardrails.times import CLOCK_SKEW_SECONDS
 from agentapp.isolation import Scope
 from agentapp.storage.cells import CellStore
 from agentapp.storage.chats import UNTITLED
@@ -37,7 +37,7 @@ from agentapp.storage.values import Again, Begun, Lease, Sent, Settled, new_id, 
 
 HISTORY_TURNS = 100
 TITLE_CHARS = 60
-CLOCK_SLACK = timedelta(seconds=SLACK)
+CLOCK_SKEW = timedelta(seconds=CLOCK_SKEW_SECONDS)
 
 
 def _way_to(last: Any) -> Select[str, str]:
@@ -81,7 +81,7 @@ class Turns:
     def __init__(self, db: Database, cells: CellStore, guardrails: Guardrails) -> None:
         self._db, self._cells, self._guardrails = db, cells, guardrails
 
-    def begin(self, scope: Scope, sent: Sent, lease: Lease, wish: Wish) -> Begun | Again:
+    def begin(self, scope: Scope, sent: Sent, lease: Lease, max_cost: MaxCost) -> Begun | Again:
         """Take the user's message in and mark the session as answering, or refuse and change nothing."""
         with self._db.writing() as db:
             title = _locked_chat(db, scope)
@@ -96,14 +96,14 @@ class Turns:
             place = _place(db, scope, sent)
             history = _history(db, scope, place.follows)
             # As late as can be: on PostgreSQL others wait for these rows until the transaction ends.
-            ticket, tools = self._guardrails.admit(self._cells.rows(db), scope, wish)
+            reservation, tools = self._guardrails.admit(self._cells.rows(db), scope, max_cost)
             turn_id = new_id()
-            _run(db, BEGIN, scope, **_running_turn(scope, turn_id, place, sent.key, now, ticket))
+            _run(db, BEGIN, scope, **_running_turn(scope, turn_id, place, sent.key, now, reservation))
             _run(db, LIVE, scope, **_live_turn(scope, turn_id, now, lease))
             _say(db, scope, turn_id, "user", text, now)
             title = title_of(text) if title == UNTITLED else title
             _run(db, TOUCH, scope, title=title, updated_at=now)
-            return Begun(turn_id, text, place.agent, history, title, ticket, tools)
+            return Begun(turn_id, text, place.agent, history, title, reservation, tools)
 
     def settle(self, scope: Scope, turn_id: str, end: Settled) -> bool:
         """Write how the turn ended. False if it is running no more: ended by somebody else, or deleted.
@@ -118,14 +118,14 @@ class Turns:
             rows = self._cells.rows(db)
             ended = _run(db, END, scope, turn=turn_id, ended_at=now, **_columns(end))
             if ended.rowcount != 1:
-                self._guardrails.charge(rows, scope, end.outcome)
+                self._guardrails.charge(rows, scope, end.result)
                 if not is_there:  # deleted: its own cell went with it
                     rows.remove(Key("session", scope.session_id))
                 return False
             _run(db, TOUCH, scope, updated_at=now)
             if end.reply:
                 _say(db, scope, turn_id, "assistant", end.reply, now)
-            self._guardrails.settle(rows, scope, end.ticket, end.outcome)
+            self._guardrails.settle(rows, scope, end.reservation, end.result)
             _bury(db, scope, turn_id)
             return True
 
@@ -141,7 +141,7 @@ class Turns:
             _locked_chat(db, scope)
             running = _running(db, scope)
             if running is not None:
-                self._withdraw(db, scope, running.admission)
+                self._give_back(db, scope, running.admission)
             db.execute(delete(ChatSession).where(this_session(scope)))
             self._cells.rows(db).remove(Key("session", scope.session_id))
 
@@ -155,20 +155,20 @@ class Turns:
         if running is None:
             return None
         until: datetime | None = running.lease_until
-        if until is not None and now <= until <= now + lease + CLOCK_SLACK:
+        if until is not None and now <= until <= now + lease + CLOCK_SKEW:
             return str(running.id)
         events = events_so_far(db, scope, running.id)
         values = {"status": "interrupted", "ended_at": now, "log": packed(events), "agent": agent_of(events)}
         _run(db, END, scope, turn=running.id, **values)
         if said := text_of(events):
             _say(db, scope, running.id, "assistant", said, now)
-        self._withdraw(db, scope, running.admission)
+        self._give_back(db, scope, running.admission)
         _bury(db, scope, running.id)
         return None
 
-    def _withdraw(self, db: Session, scope: Scope, admission: list[Any] | None) -> None:
+    def _give_back(self, db: Session, scope: Scope, admission: Any) -> None:
         if admission is not None:
-            self._guardrails.withdraw(self._cells.rows(db), scope, Pass.from_json(admission))
+            self._guardrails.give_back(self._cells.rows(db), scope, Reservation.from_json(admission))
 
 
 def title_of(text: str) -> str:
@@ -268,7 +268,7 @@ def _owner(scope: Scope) -> dict[str, str]:
 
 
 def _running_turn(
-    scope: Scope, turn_id: str, place: _Place, key: str | None, now: datetime, ticket: Pass
+    scope: Scope, turn_id: str, place: _Place, key: str | None, now: datetime, reservation: Reservation
 ) -> dict[str, Any]:
     return {
         **_owner(scope),
@@ -285,7 +285,7 @@ def _running_turn(
         "output_tokens": 0,
         "model_calls": 0,
         "started_at": now,
-        "admission": ticket.as_json(),
+        "admission": reservation.to_json(),
     }
 
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 
-from agentapp.guardrails.admission import Outcome, Pass
+from agentapp.events import TurnResult
+from agentapp.guardrails.admission import Reservation
 
 Role = Literal["member", "admin", "operator"]
 Status = Literal["running", "completed", "failed", "stopped", "interrupted"]
@@ -103,7 +104,7 @@ class Lease:
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """A turn that was let in. ``ticket`` is what it took of the guardrails, ``tools`` the calls that its
+    """A turn that was let in. ``reservation`` is what it took of the guardrails, ``tools`` the calls that its
     session's tools have had.
     """
 
@@ -112,7 +113,7 @@ class Begun:
     agent: str
     history: tuple[tuple[str, str], ...]
     title: str
-    ticket: Pass
+    reservation: Reservation
     tools: tuple[tuple[str, int], ...] = ()
 
 
@@ -146,7 +147,7 @@ class Settled:
     output_tokens: int
     model_calls: int
     cost_microusd: int | None
-    ticket: Pass
-    outcome: Outcome
+    reservation: Reservation
+    result: TurnResult
     error_code: str | None = None
     error_message: str | None = None

@@ -6,7 +6,7 @@ import weakref
 from contextlib import ExitStack
 from dataclasses import dataclass
 
-from agentapp.guardrails.streams import Seats
+from agentapp.guardrails.streams import StreamSlots
 from agentapp.isolation import Scope
 from agentapp.storage.telling import Tellings
 from agentapp.storage.values import Again, Sent
@@ -22,7 +22,7 @@ class Stage:
     """Lives as long as the process."""
 
     answering: Answering
-    seats: Seats
+    seats: StreamSlots
     running: Running
     mirrors: Mirrors
     journal: Journal
@@ -60,7 +60,7 @@ class Stage:
 
     def _seated(self, scope: Scope) -> ExitStack:
         held = ExitStack()
-        held.callback(self.seats.take(scope.user_id).leave)
+        held.callback(self.seats.take(scope.user_id).release)
         return held
 
     def _found(self, scope: Scope, turn_id: str, held: ExitStack) -> Live:

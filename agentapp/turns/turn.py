@@ -20,9 +20,9 @@ from agentapp.agents.provider import Message
 from agentapp.agents.team import Team
 from agentapp.agents.tool import Notes, PastChats, ToolContext
 from agentapp.config import Settings
-from agentapp.errors import Blame, ForeignScope, StorageUnavailable, TurnFailed, TurnInterrupted, TurnStopped
-from agentapp.guardrails import admission
-from agentapp.guardrails.admission import Wish
+from agentapp.errors import ForeignScope, StorageUnavailable, TurnFailed, TurnInterrupted, TurnStopped
+from agentapp.events import TurnResult, Usage
+from agentapp.guardrails.admission import MaxCost
 from agentapp.guardrails.guard import Guardrails, Standing
 from agentapp.isolation import Scope
 from agentapp.storage.log import Event, packed, text_of
@@ -60,16 +60,16 @@ class Answering:
     ) -> Turn | Again:
         """Let the message in (see `Sent`), or refuse with nothing changed. Pull the turn to its end."""
         sent = Sent(text, key, **place)
-        begun = self.turns.begin(scope, sent, self.leases.current(), self.wish())
+        begun = self.turns.begin(scope, sent, self.leases.current(), self.max_cost())
         return begun if isinstance(begun, Again) else Turn(self, scope, begun)
 
     def standing(self, scope: Scope) -> Standing:
-        return self.guardrails.standing(scope, self.wish())
+        return self.guardrails.standing(scope, self.max_cost())
 
-    def wish(self) -> Wish:
+    def max_cost(self) -> MaxCost:
         """The most a turn can cost: it is reserved before the first call of the model."""
         tokens = self.limits.tokens
-        return Wish(tokens, self.prices.most(self.team.models(self.model), tokens))
+        return MaxCost(tokens, self.prices.most(self.team.models(self.model), tokens))
 
 
 def deadlines_of(settings: Settings) -> Deadlines:
@@ -174,29 +174,28 @@ class Turn(Iterator[TurnEvent | None]):
             output_tokens=usage.output_tokens,
             model_calls=usage.model_calls,
             cost_microusd=cost,
-            ticket=self._begun.ticket,
-            outcome=self._judged(loop, failure),
+            reservation=self._begun.reservation,
+            result=self._judged(loop, failure),
             error_code=outcome.error_code,
             error_message=outcome.error_message,
         )
         return self._saved(outcome, settled)
 
-    def _judged(self, loop: TurnLoop, failure: TurnFailed | None) -> admission.Outcome:
+    def _judged(self, loop: TurnLoop, failure: TurnFailed | None) -> TurnResult:
         """What the guardrails are told: the real usage of every call, and whose failure it was if it was."""
-        blame: Blame = failure.blame if failure else "turn"
-        result: admission.Result = "failed" if blame != "nobody" else "abandoned"
-        return admission.Outcome(
-            "succeeded" if failure is None else result,
-            blame,
-            loop.usage.total_tokens,
-            self._parts.prices.charge(loop.spent),
-            tuple(loop.called.items()),
+        usage = loop.usage
+        return TurnResult(
+            _status(failure),
+            usage=Usage(usage.input_tokens, usage.output_tokens, usage.model_calls),
+            charged_microusd=self._parts.prices.charge(loop.spent),
+            tool_calls=tuple(loop.called.items()),
+            blame=failure.blame if failure else "nobody",
         )
 
     def _limits(self) -> Limits:
         """Those of every turn, or less if less could be reserved."""
-        limits, ticket = self._parts.limits, self._begun.ticket
-        return replace(limits, tokens=min(limits.tokens, ticket.tokens), microusd=ticket.microusd)
+        limits, reservation = self._parts.limits, self._begun.reservation
+        return replace(limits, tokens=min(limits.tokens, reservation.tokens), microusd=reservation.microusd)
 
     def _saved(self, outcome: Outcome, settled: Settled) -> Outcome:
         """How the turn ended, in truth: what could not be written down was no answer."""

@@ -20,7 +20,7 @@ from sqlalchemy import Engine, event, text
 from agentapp.cli import main
 from agentapp.config import Settings
 from agentapp.guardrails import operator as breakers
-from agentapp.guardrails.admission import Wish
+from agentapp.guardrails.admission import MaxCost
 from agentapp.guardrails.breaker import Breaker
 from agentapp.guardrails.cell import Cell, Key
 from agentapp.isolation import RequestScope, Scope
@@ -63,7 +63,7 @@ FIELDS = {
 
 def fail(breaker: Breaker, now: float, times: int = 3) -> Breaker:
     for _ in range(times):
-        breaker = breaker.failed(breaker.token, now)
+        breaker = breaker.failed(breaker.generation, now)
     return breaker
 
 
@@ -225,7 +225,7 @@ def test_what_is_running_and_reserved_is_told(parts: Parts, app: Flask, agentapp
     ann = added(parts, "ann")
     scope = Scope(request_id="r", tenant_id=ann.tenant_id, user_id=ann.id, session_id="s" * 22)
     with parts.answering.turns._cells.transaction() as rows:
-        parts.answering.guardrails.admit(rows, scope, Wish(1_500, 2_000_000))
+        parts.answering.guardrails.admit(rows, scope, MaxCost(1_500, 2_000_000))
     found = {row["scope"]: row for row in listed(agentapp, "--all")}
     running = {name: found[name]["running"] for name in ("session", "user", "tenant", "provider")}
     assert running == {"session": 1, "user": 1, "tenant": 1, "provider": 1}
@@ -260,8 +260,8 @@ def test_the_table_is_aligned_and_says_what_is_used(parts: Parts, app: Flask, ag
 
 
 def test_a_list_longer_than_a_block_stays_in_columns(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(breakers, "TOGETHER", 2)
-    row = breakers.Shown(
+    monkeypatch.setattr(breakers, "ROWS_PER_BLOCK", 2)
+    row = breakers.BreakerRow(
         *("session", "a", "", "open", 1, 1, None, None, 0.0, False, 0, None, "tokens", 0, 0, 0, {}, "")
     )
     lines = list(breakers.as_table([replace(row, id="a" * 9), row, row], "nothing"))
@@ -280,7 +280,10 @@ def many(url: str, count: int, size: int) -> None:
 
 def test_a_long_list_is_never_in_memory_as_a_whole(url: str, parts: Parts) -> None:
     many(url, 4_000, 4_000)
-    seen, desk = 0, breakers.Desk(parts.answering.guardrails.registry._kind, parts.answering.turns._cells)  # type: ignore[arg-type]
+    seen, desk = (
+        0,
+        breakers.BreakerAdmin(parts.answering.guardrails.registry._kind, parts.answering.turns._cells),
+    )  # type: ignore[arg-type]
     tracemalloc.start()
     with parts.binder.bound(SOMEBODY):
         for lines in (breakers.as_json, lambda rows: breakers.as_table(rows, "")):
@@ -458,7 +461,7 @@ def test_a_turn_that_was_under_way_does_not_undo_what_an_operator_set(
     key = Key("session", "s" * 22)
     put(parts, key, lambda b, now: fail(b, now - 3600).admit(now))
     with parts.binder.bound(SOMEBODY):
-        token = parts.answering.guardrails.registry.get(key).breaker.token
+        token = parts.answering.guardrails.registry.get(key).breaker.generation
     agentapp("reset", f"session:{key.id}")
     put(parts, key, lambda b, now: b.failed(token, now))
     assert listed(agentapp) == []

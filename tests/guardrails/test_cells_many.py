@@ -122,7 +122,9 @@ def _record_failures(url: str, n: int, pipe: Connection) -> None:
         pipe.recv()
         for two in _pairs(n):
             with mine.store.transaction() as rows:
-                mine.registry.change(rows, two, lambda both: [b.failed(b.token, time.time()) for b in both])
+                mine.registry.change(
+                    rows, two, lambda both: [b.failed(b.generation, time.time()) for b in both]
+                )
     pipe.send("done")
 
 
@@ -149,7 +151,7 @@ def _half_open(url: str, policy: BreakerPolicy, wanted: list[Key]) -> None:
     """Breakers that opened a while ago, and have cooled down."""
     shut = Breaker(policy).failed(0, time.time() - 2 * policy.cooldown_max)
     with worker(url, policy) as mine, mine.store.transaction() as rows:
-        rows.write([(key, json.dumps(shut.as_json()), shut.mark) for key in wanted])
+        rows.write([(key, json.dumps(shut.to_json()), shut.mark) for key in wanted])
 
 
 def _try_all(url: str, together: Any, n: int, pipe: Connection) -> None:
@@ -208,7 +210,7 @@ def test_a_probe_whose_process_was_killed_is_free_after_the_lease_and_not_before
 def _open_and_go_on(url: str, n: int, pipe: Connection) -> None:
     mine = Worker(url, ONCE)
     for key in keys(5, f"open-{n}-"):
-        mine.registry.update(key, lambda b: b.failed(b.token, time.time()))
+        mine.registry.update(key, lambda b: b.failed(b.generation, time.time()))
     pipe.send(os.getpid())
     while True:  # until it is killed, in the middle of a write
         mine.registry.update(Key("user", f"{n}"), lambda b: b.reset())

@@ -16,8 +16,9 @@ import pytest
 from sqlalchemy import event, text
 
 from agentapp.errors import IdempotencyMismatch, NotBound, NotFound, StorageUnavailable, TurnInProgress
-from agentapp.guardrails import BreakerPolicy, Cells, Registry, Terms
-from agentapp.guardrails.admission import Four, Outcome, Pass, Wish
+from agentapp.events import TurnResult, Usage
+from agentapp.guardrails import BreakerPolicy, CellPolicy, Cells, Registry
+from agentapp.guardrails.admission import MaxCost, Reservation, TurnCells
 from agentapp.guardrails.guard import Guardrails
 from agentapp.isolation import RequestScope, Scope, ThreadBinder, UserScope
 from agentapp.storage import migrate
@@ -33,8 +34,8 @@ from tests.support.postgres import postgres_url
 PASSWORD = "a long enough password"
 LEASE = Lease("this worker", timedelta(seconds=60))
 OVER = Lease("a worker that died", timedelta(seconds=-1))
-WISH = Wish(1_000, 2_000)
-NOTHING = Pass(0.0, 0, 0, 0, 0, 0, 0)
+WISH = MaxCost(1_000, 2_000)
+NOTHING = Reservation(0.0, 0, 0, 0, 0, 0, 0)
 
 
 class Stores:
@@ -45,7 +46,7 @@ class Stores:
         self.db = Database(url, self.binder)
         self.accounts, self.chats = Accounts(self.db), Chats(self.db)
         self.cells, self.notes = CellStore(self.db), Notes(self.db)
-        terms = Terms(BreakerPolicy(failures=10**9), lease=LEASE.length.total_seconds())
+        terms = CellPolicy(BreakerPolicy(failures=10**9), lease=LEASE.length.total_seconds())
         kind = Cells(dict.fromkeys(("session", "user", "tenant", "provider"), terms))
         self.guardrails = Guardrails(Registry(kind, self.cells), "demo")
         self.turns = Turns(self.db, self.cells, self.guardrails)
@@ -68,11 +69,13 @@ class Stores:
     def held(self, scope: Scope) -> dict[str, tuple[int, int]]:
         """How many turns are under way, and how much is reserved for them."""
         now = self.guardrails.clock()
-        cells = Four(*read(self, scope, lambda: self.guardrails.registry.look(self.guardrails.keys(scope))))
+        cells = TurnCells(
+            *read(self, scope, lambda: self.guardrails.registry.look(self.guardrails.keys(scope)))
+        )
         return {
             "session": (0, cells.session.budget.holds.amount(now)),
-            "user": (cells.user.room.holds.count(now), cells.user.budget.holds.amount(now)),
-            "tenant": (cells.tenant.room.holds.count(now), cells.tenant.budget.holds.amount(now)),
+            "user": (cells.user.bulkhead.holds.count(now), cells.user.budget.holds.amount(now)),
+            "tenant": (cells.tenant.bulkhead.holds.count(now), cells.tenant.budget.holds.amount(now)),
             "provider": (cells.provider.outage.running.count(now), 0),
         }
 
@@ -88,9 +91,9 @@ NOTHING_HELD = {"session": (0, 0), "user": (0, 0), "tenant": (0, 0), "provider":
 
 def done(begun: Begun | None, reply: str = "the reply") -> Settled:
     """A turn that went well and used 7 tokens, which cost 9."""
-    ticket = begun.ticket if begun and begun.ticket else NOTHING
-    outcome = Outcome("succeeded", tokens=7, microusd=9)
-    return Settled("completed", reply, "triage", "", (), 3, 4, 1, 9, ticket, outcome)
+    reservation = begun.reservation if begun and begun.reservation else NOTHING
+    result = TurnResult("completed", usage=Usage(3, 4, 1), charged_microusd=9)
+    return Settled("completed", reply, "triage", "", (), 3, 4, 1, 9, reservation, result)
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
@@ -221,19 +224,19 @@ def test_a_turn_that_ends_while_it_is_given_up_is_given_back_once(
     running = stores.begin(elsewhere, "stays")
     begun = stores.begin(chat, "hello", lease=OVER if other == "begin" else LEASE)
     ending, given_up = threading.Event(), threading.Event()
-    withdraw = stores.guardrails.withdraw
+    give_back = stores.guardrails.give_back
 
     def hold_up(conn: Any, cursor: Any, statement: str, *rest: Any) -> None:
         if statement.startswith("UPDATE turns") and not ending.is_set():
             ending.set()
             given_up.wait(1)
 
-    def tell_when_withdrawn(*args: Any) -> None:
-        withdraw(*args)
+    def tell_when_given_back(*args: Any) -> None:
+        give_back(*args)
         given_up.set()
 
     event.listen(stores.db.engine, "after_cursor_execute", hold_up)
-    monkeypatch.setattr(stores.guardrails, "withdraw", tell_when_withdrawn)
+    monkeypatch.setattr(stores.guardrails, "give_back", tell_when_given_back)
     with ThreadPoolExecutor(2) as pool:
         end = pool.submit(stores.turns.settle, chat, begun.turn_id, done(begun))
         assert ending.wait(10)

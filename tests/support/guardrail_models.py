@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from agentapp.errors import BreakerOpen, GuardrailRefused
 from agentapp.guardrails.breaker import Breaker, BreakerPolicy
-from agentapp.guardrails.times import SLACK
+from agentapp.guardrails.times import CLOCK_SKEW_SECONDS
 
 HOUR = 3600.0
 # Nearly midnight, nearly the end of the month.
@@ -61,7 +61,7 @@ def through_json(state: Any) -> Any:
 
 def gap(since: float, now: float) -> float:
     """What lies ahead of the clock was never, but for the seconds by which clocks differ."""
-    return inf if since - now > SLACK else max(0.0, now - since)
+    return inf if since - now > CLOCK_SKEW_SECONDS else max(0.0, now - since)
 
 
 def slot(moment: float, width: float) -> float:

@@ -23,7 +23,7 @@ from agentapp.agents.drivers.threaded import ThreadedDriver
 from agentapp.agents.provider import Reply
 from agentapp.config import Settings
 from agentapp.errors import LoginRequired, StorageUnavailable
-from agentapp.guardrails.admission import Four
+from agentapp.guardrails.admission import TurnCells
 from agentapp.isolation import Scope, UserScope
 from agentapp.storage import migrate
 from agentapp.storage.values import Begun, Lease, Sent
@@ -137,10 +137,10 @@ def held(parts: Parts, scope: Scope) -> tuple[int, ...]:
     """What is reserved and how many turns count as running: all zero when nothing runs."""
     guardrails = parts.answering.guardrails
     with parts.binder.bound(scope):
-        cells = Four(*(guardrails.registry.get(key) for key in guardrails.keys(scope)))
+        cells = TurnCells(*(guardrails.registry.get(key) for key in guardrails.keys(scope)))
     now = guardrails.clock()
     reserved = [cell.budget.holds.amount(now) for cell in cells[:3]]
-    return (*reserved, cells.user.room.holds.count(now), cells.provider.outage.running.count(now))
+    return (*reserved, cells.user.bulkhead.holds.count(now), cells.provider.outage.running.count(now))
 
 
 def wait_for(is_true: Callable[[], bool]) -> None:

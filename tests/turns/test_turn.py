@@ -38,9 +38,9 @@ from agentapp.errors import (
     TurnInProgress,
     TurnTimeout,
 )
-from agentapp.guardrails.admission import Four
+from agentapp.guardrails.admission import TurnCells
 from agentapp.guardrails.cell import Key
-from agentapp.guardrails.streams import Seats
+from agentapp.guardrails.streams import StreamSlots
 from agentapp.isolation import Scope, UserScope
 from agentapp.storage.log import steps_of
 from agentapp.storage.models import GuardrailCell, LiveTurn
@@ -392,7 +392,7 @@ class Told:
     def __init__(self, service: Answering, parts: Parts, scope: Scope) -> None:
         guardrails = service.guardrails
         with parts.binder.bound(scope):
-            cells = Four(*(guardrails.registry.get(key) for key in guardrails.keys(scope)))
+            cells = TurnCells(*(guardrails.registry.get(key) for key in guardrails.keys(scope)))
         now = guardrails.clock()
         self.session, self.user, self.tenant, self.provider = cells
         self.failures = {
@@ -403,8 +403,8 @@ class Told:
         self.used = tuple(cell.budget.used(now) for cell in cells[:3])
         self.reserved = tuple(cell.budget.holds.amount(now) for cell in cells[:3])
         self.running = (
-            cells.user.room.holds.count(now),
-            cells.tenant.room.holds.count(now),
+            cells.user.bulkhead.holds.count(now),
+            cells.tenant.bulkhead.holds.count(now),
             cells.provider.outage.running.count(now),
         )
 
@@ -679,7 +679,7 @@ def test_a_turn_that_is_only_told_again_takes_nothing_for_longer_than_the_tellin
 
 
 def test_one_persons_streams_leave_seats_for_others() -> None:
-    seats = Seats(threads=108, reserved=8)
+    seats = StreamSlots(threads=108, reserved=8)
     hers = [seats.take("ann") for _ in range(50)]
     with pytest.raises(Busy) as refusal:
         seats.take("ann")

@@ -24,13 +24,12 @@ from agentapp.guardrails.admission import MaxCost
 from agentapp.guardrails.breaker import Breaker
 from agentapp.guardrails.cell import Cell, Key
 from agentapp.isolation import RequestScope, Scope
-from agentapp.storage import migrate
 from agentapp.storage.db import make_engine
 from agentapp.storage.values import User
 from agentapp.turns.turn import longest
 from agentapp.web.parts import Parts
+from tests.support.databases import DATABASES, migrated
 from tests.support.people import PASSWORD, Person, person
-from tests.support.postgres import postgres_url
 from tests.support.serving import SCRIPTS, clean_env, run, server
 from tests.support.visiting import Visitor
 from tests.support.watching import sql
@@ -77,31 +76,28 @@ STATES: dict[str, Change] = {
 
 
 @pytest.fixture(params=["sqlite"])
-def url(request: pytest.FixtureRequest, settings: Settings) -> Iterator[str]:
-    if request.param == "sqlite":
-        yield settings.database_url
-        return
-    with postgres_url() as made:
-        migrate.upgrade(made)
-        yield made
+def database_url(request: pytest.FixtureRequest, settings: Settings) -> Iterator[str]:
+    """SQLite alone, unless a test asks for `both_databases`."""
+    with migrated(request.param, settings) as url:
+        yield url
 
 
-both_databases = pytest.mark.parametrize("url", ["sqlite", "postgresql"], indirect=True)
+both_databases = pytest.mark.parametrize("database_url", DATABASES, indirect=True)
 
 
 @pytest.fixture
-def app(url: str, settings: Settings, make_app: Callable[..., Flask]) -> Flask:
-    return make_app(None, replace(settings, database_url=url))
+def app(database_url: str, settings: Settings, make_app: Callable[..., Flask]) -> Flask:
+    return make_app(None, replace(settings, database_url=database_url))
 
 
 @pytest.fixture
-def agentapp(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Agentapp:
+def agentapp(database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Agentapp:
     monkeypatch.chdir(tmp_path)
     for name in set(os.environ) - set(clean_env()):
         monkeypatch.delenv(name)
 
     def invoke(*args: str) -> Result:
-        result = CliRunner().invoke(main, ["breakers", *args], env={"AGENTAPP_DATABASE_URL": url})
+        result = CliRunner().invoke(main, ["breakers", *args], env={"AGENTAPP_DATABASE_URL": database_url})
         assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
         return result
 
@@ -268,8 +264,8 @@ def test_a_list_longer_than_a_block_stays_in_columns(monkeypatch: pytest.MonkeyP
     assert [line.index("open") for line in lines[1:]] == [lines[0].index("STATE")] * 3
 
 
-def many(url: str, count: int, size: int) -> None:
-    engine = make_engine(url)
+def many(database_url: str, count: int, size: int) -> None:
+    engine = make_engine(database_url)
     state = json.dumps({"tools": {"t" * size: 1}})
     rows = [{"id": f"{n:022}", "state": state} for n in range(count)]
     with engine.begin() as connection:
@@ -278,23 +274,21 @@ def many(url: str, count: int, size: int) -> None:
     engine.dispose()
 
 
-def test_a_long_list_is_never_in_memory_as_a_whole(url: str, parts: Parts) -> None:
-    many(url, 4_000, 4_000)
-    seen, desk = (
-        0,
-        breakers.BreakerAdmin(parts.answering.guardrails.registry._kind, parts.answering.turns._cells),
-    )  # type: ignore[arg-type]
+def test_a_long_list_is_never_in_memory_as_a_whole(database_url: str, parts: Parts) -> None:
+    many(database_url, 4_000, 4_000)
+    kind: Any = parts.answering.guardrails.registry._kind
+    seen, admin = 0, breakers.BreakerAdmin(kind, parts.answering.turns._cells)
     tracemalloc.start()
     with parts.binder.bound(SOMEBODY):
         for lines in (breakers.as_json, lambda rows: breakers.as_table(rows, "")):
-            seen += sum(len(line) > 40 for line in lines(desk.listed(everything=True)))
+            seen += sum(len(line) > 40 for line in lines(admin.listed(everything=True)))
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert seen == 2 * 4_000 + 1
     assert peak < 12_000_000, "four thousand bytes in each of four thousand rows are sixteen million"
 
 
-def test_the_short_list_is_found_by_the_index(url: str, app: Flask, agentapp: Agentapp) -> None:
+def test_the_short_list_is_found_by_the_index(database_url: str, app: Flask, agentapp: Agentapp) -> None:
     queries: list[tuple[str, Any]] = []
 
     def note(conn: Any, cursor: Any, statement: str, parameters: Any, *rest: Any) -> None:
@@ -304,7 +298,7 @@ def test_the_short_list_is_found_by_the_index(url: str, app: Flask, agentapp: Ag
     assert listed(agentapp) == []
     event.remove(Engine, "before_cursor_execute", note)
     (query,) = [(s, p) for s, p in queries if "FROM guardrail_cells" in s]
-    engine = make_engine(url)
+    engine = make_engine(database_url)
     with engine.connect() as connection:
         plan = repr(connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {query[0]}", query[1]).all())
     engine.dispose()
@@ -461,9 +455,9 @@ def test_a_turn_that_was_under_way_does_not_undo_what_an_operator_set(
     key = Key("session", "s" * 22)
     put(parts, key, lambda b, now: fail(b, now - 3600).admit(now))
     with parts.binder.bound(SOMEBODY):
-        token = parts.answering.guardrails.registry.get(key).breaker.generation
+        generation = parts.answering.guardrails.registry.get(key).breaker.generation
     agentapp("reset", f"session:{key.id}")
-    put(parts, key, lambda b, now: b.failed(token, now))
+    put(parts, key, lambda b, now: b.failed(generation, now))
     assert listed(agentapp) == []
 
 

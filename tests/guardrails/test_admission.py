@@ -413,7 +413,7 @@ def held(world: World, key: Key, text: str, now: float) -> bool:
     return any(one.count(now) or one.amount(now) for one in holds)
 
 
-AdmissionMachine.TestCase.settings = machine_settings(80, 40)
+AdmissionMachine.TestCase.settings = machine_settings(25, 40)
 TestAdmissionMachine = AdmissionMachine.TestCase
 
 
@@ -422,7 +422,7 @@ TestAdmissionMachine = AdmissionMachine.TestCase
 STEP = st.tuples(st.sampled_from(SESSIONS), st.sampled_from(["begin", "end", "die", "wait"]), RESULTS)
 
 
-@machine_settings(120, 1)
+@machine_settings(40, 1)
 @given(st.lists(STEP, min_size=10, max_size=60))
 def test_one_user_never_changes_anything_for_another(steps: list[tuple[str, str, TurnResult]]) -> None:
     """The same steps of A1 in a world full of others, and alone: the same decisions, the same cells."""

@@ -159,7 +159,7 @@ class BreakerMachine(RuleBasedStateMachine):
             assert left <= lost + slack + 1e-3
 
 
-BreakerMachine.TestCase.settings = machine_settings(150, 50)
+BreakerMachine.TestCase.settings = machine_settings(50, 50)
 TestBreakerMachine = BreakerMachine.TestCase
 
 

@@ -87,7 +87,7 @@ class BucketMachine(RuleBasedStateMachine):
         assert len(self.bucket.slots) <= 62
 
 
-BucketMachine.TestCase.settings = machine_settings(120, 40)
+BucketMachine.TestCase.settings = machine_settings(40, 40)
 TestBucketMachine = BucketMachine.TestCase
 
 
@@ -120,7 +120,7 @@ class JumpingBucketMachine(RuleBasedStateMachine):
             assert refusal_of(lambda: self.bucket.take(now + refusal.retry_after + ROUNDING)) is None
 
 
-JumpingBucketMachine.TestCase.settings = machine_settings(80, 30)
+JumpingBucketMachine.TestCase.settings = machine_settings(30, 30)
 TestJumpingBucketMachine = JumpingBucketMachine.TestCase
 
 

@@ -138,7 +138,7 @@ class BudgetMachine(RuleBasedStateMachine):
         assert self.budget.holds.count(now) == len(dead), "all that is left is what the dead took"
 
 
-BudgetMachine.TestCase.settings = machine_settings(150, 40)
+BudgetMachine.TestCase.settings = machine_settings(50, 40)
 TestBudgetMachine = BudgetMachine.TestCase
 
 
@@ -177,7 +177,7 @@ class HonestTurnsMachine(RuleBasedStateMachine):
         assert left >= 0
 
 
-HonestTurnsMachine.TestCase.settings = machine_settings(80, 40)
+HonestTurnsMachine.TestCase.settings = machine_settings(25, 40)
 TestHonestTurnsMachine = HonestTurnsMachine.TestCase
 
 
@@ -223,7 +223,7 @@ class MovedClockMachine(RuleBasedStateMachine):
         assert self.budget.holds.amount(now + FORGOTTEN + 2.0) == 0
 
 
-MovedClockMachine.TestCase.settings = machine_settings(150, 40)
+MovedClockMachine.TestCase.settings = machine_settings(50, 40)
 TestMovedClockMachine = MovedClockMachine.TestCase
 
 

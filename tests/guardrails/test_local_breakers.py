@@ -152,7 +152,7 @@ class LocalMachine(RuleBasedStateMachine):
             assert self.local.get(key) == plain
 
 
-LocalMachine.TestCase.settings = machine_settings(120, 40)
+LocalMachine.TestCase.settings = machine_settings(40, 40)
 TestLocalMachine = LocalMachine.TestCase
 
 

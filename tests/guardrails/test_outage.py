@@ -85,7 +85,7 @@ class OutageMachine(RuleBasedStateMachine):
         assert len(self.real.slots) <= 12
 
 
-OutageMachine.TestCase.settings = machine_settings(120, 40)
+OutageMachine.TestCase.settings = machine_settings(40, 40)
 TestOutageMachine = OutageMachine.TestCase
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import sqlite3
 import threading
 import time
@@ -11,7 +10,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
@@ -37,27 +35,14 @@ from agentapp.guardrails import (
 from agentapp.guardrails.admission import MaxCost
 from agentapp.guardrails.guard import Guardrails
 from agentapp.isolation import RequestScope, Scope, ThreadBinder
-from agentapp.storage import migrate
 from agentapp.storage.cells import CellStore
 from agentapp.storage.db import Database
 from tests.support.guardrail_models import START, Clock, machine_settings, refusal_of
 from tests.support.people import person
-from tests.support.postgres import postgres_url
 
 SCOPE = RequestScope(request_id="r")
 SAME = CellPolicy(BreakerPolicy(failures=2), Rate(7, 60), Allowance(100), 3)
 POLICIES = dict.fromkeys(("session", "user", "tenant", "provider"), SAME)
-
-
-@pytest.fixture(params=["sqlite", "postgresql"])
-def url(request: pytest.FixtureRequest, tmp_path: Path, sqlite_template: Path) -> Iterator[str]:
-    if request.param == "sqlite":
-        shutil.copy(sqlite_template, tmp_path / "cells.sqlite3")
-        yield f"sqlite:///{tmp_path / 'cells.sqlite3'}"
-        return
-    with postgres_url() as fresh:
-        migrate.upgrade(fresh)
-        yield fresh
 
 
 class Worker:
@@ -79,8 +64,8 @@ class Worker:
 
 
 @pytest.fixture
-def workers(url: str) -> Iterator[list[Worker]]:
-    made = [Worker(url, cap=4, cleanup_every=3) for _ in range(2)]
+def workers(database_url: str) -> Iterator[list[Worker]]:
+    made = [Worker(database_url, cap=4, cleanup_every=3) for _ in range(2)]
     yield made
     for worker in made:
         left = worker.db.engine.pool.checkedout()  # type: ignore[attr-defined]
@@ -198,7 +183,7 @@ class RegistryMachine(RuleBasedStateMachine):
 
 def test_whatever_two_workers_do_every_value_is_as_in_a_dict(workers: list[Worker]) -> None:
     machine = type("Machine", (RegistryMachine,), {"workers": workers})
-    run_state_machine_as_test(machine, settings=machine_settings(25, 30))
+    run_state_machine_as_test(machine, settings=machine_settings(10, 30))
 
 
 # --- at once --------------------------------------------------------------------------------------

@@ -69,21 +69,18 @@ def admit(cells: TurnCells, max_cost: MaxCost, now: float) -> tuple[TurnCells, R
     """The cells with one more turn running. Raises the first `GuardrailRefused` there is, and then
     nothing was taken anywhere.
 
-    Each line asks one limit. What affects everybody is asked first, then what lasts longest: of
-    several reasons, people are told the one that explains most.
+    What affects everybody is asked first, then what lasts longest: of several reasons, people are told
+    the one that explains most.
     """
     session, user, tenant, provider = cells
     scope = "provider"
     try:
         provider = replace(provider, breaker=provider.breaker.admit(now), outage=provider.outage.began(now))
         scope = "session"
-        session = replace(session, breaker=session.breaker.admit(now))
         session, tokens = _reserved(session, max_cost.tokens, now)
         scope = "user"
-        user = replace(user, breaker=user.breaker.admit(now))
         user, user_money = _reserved(user, max_cost.microusd, now)
         scope = "tenant"
-        tenant = replace(tenant, breaker=tenant.breaker.admit(now))
         tenant, tenant_money = _reserved(tenant, max_cost.microusd, now)
         tenant = replace(tenant, bucket=tenant.bucket.take(now), bulkhead=tenant.bulkhead.enter(now))
         scope = "user"
@@ -160,8 +157,10 @@ def charge(cells: TurnCells, result: TurnResult, now: float) -> TurnCells:
 
 
 def _reserved(cell: Cell, amount: int, now: float) -> tuple[Cell, Hold]:
+    """The cell after its breaker was asked and the amount, or what is left of it, was reserved."""
+    breaker = cell.breaker.admit(now)
     hold = cell.budget.fits(amount, now)
-    return replace(cell, budget=cell.budget.reserve(hold, now)), hold
+    return replace(cell, breaker=breaker, budget=cell.budget.reserve(hold, now)), hold
 
 
 def _told(breaker: Breaker, generation: int, verdict: Verdict, now: float) -> Breaker:

@@ -450,7 +450,9 @@ def test_a_worker_that_is_gone_from_this_machine_is_not_waited_for(
         shorten(parts, 3600)
     other = scope.within(one.chats.create(scope).id)
     for at, lease in ((scope, gone), (other, elsewhere)):
-        assert isinstance(one.answering.turns.begin(at, Sent("Hello"), lease, one.answering.wish()), Begun)
+        assert isinstance(
+            one.answering.turns.begin(at, Sent("Hello"), lease, one.answering.max_cost()), Begun
+        )
     two.stage.journal.wake()
     wait_for(lambda: status(two, scope) == ["interrupted"])
     assert status(two, other) == ["running"], "of that machine nothing is known"

@@ -688,7 +688,7 @@ def test_one_persons_streams_leave_seats_for_others() -> None:
     with pytest.raises(Busy) as refusal:
         seats.take("bob")
     assert (refusal.value.scope, refusal.value.limit) == ("server", 100)
-    hers.pop().leave()
+    hers.pop().release()
     others.append(seats.take("bob"))
     assert seats.taken() == 100
 

@@ -21,7 +21,7 @@ from agentapp.audit.rules import RULES, Rule
 from agentapp.errors import AgentappError, BadRequest, SettingError, StartError
 from agentapp.guardrails import operator as breakers
 from agentapp.guardrails.cell import Cells
-from agentapp.guardrails.policies import terms
+from agentapp.guardrails.policies import cell_policies
 from agentapp.isolation import RequestScope, ThreadBinder
 from agentapp.server import options as listen
 from agentapp.server import resources
@@ -178,7 +178,7 @@ def list_breakers(as_json: bool, everything: bool) -> None:
     """Show the breakers that are not closed or have counted failures."""
     with _desk(config.load()) as desk:
         rows = desk.listed(everything=everything)
-        nothing = breakers.NOTHING_AT_ALL if everything else breakers.NOTHING
+        nothing = breakers.NO_BREAKERS if everything else breakers.NO_OPEN_BREAKERS
         for line in breakers.as_json(rows) if as_json else breakers.as_table(rows, nothing):
             click.echo(line)
 
@@ -304,10 +304,10 @@ def _accounts(settings: config.Settings) -> Iterator[Accounts]:
 
 
 @contextmanager
-def _desk(settings: config.Settings) -> Iterator[breakers.Desk]:
+def _desk(settings: config.Settings) -> Iterator[breakers.BreakerAdmin]:
     lease = turn.longest(turn.deadlines_of(settings))
     with _database(settings) as database:
-        yield breakers.Desk(Cells(terms(settings, lease)), CellStore(database))
+        yield breakers.BreakerAdmin(Cells(cell_policies(settings, lease)), CellStore(database))
 
 
 @contextmanager

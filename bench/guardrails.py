@@ -34,10 +34,11 @@ from argon2 import PasswordHasher
 
 from agentapp.config import Settings
 from agentapp.errors import BreakerOpen
+from agentapp.events import TurnResult, Usage
 from agentapp.guardrails import BreakerPolicy, Breakers, Bucket, Cells, Key, LocalBreakers, Rate, Registry
-from agentapp.guardrails.admission import Outcome, Wish
+from agentapp.guardrails.admission import MaxCost
 from agentapp.guardrails.guard import Guardrails
-from agentapp.guardrails.policies import terms
+from agentapp.guardrails.policies import cell_policies
 from agentapp.guardrails.registry import Rows
 from agentapp.isolation import Scope, ThreadBinder, UserScope
 from agentapp.storage import migrate
@@ -46,7 +47,7 @@ from agentapp.storage.cells import CellRows, CellStore
 from agentapp.storage.chats import Chats
 from agentapp.storage.db import Database
 from agentapp.storage.turns import Turns
-from agentapp.storage.values import Settled
+from agentapp.storage.values import Begun, Lease, Sent, Settled
 from bench import peers
 from bench.peers import HOUR, KEY, KEYS, NEVER, OPEN_KEY, Peer, Shared, Work, caught, no_op
 from tests.support.postgres import postgres_url
@@ -58,8 +59,8 @@ WEIGHED = 10_000
 TURNS, TURNS_A_CHAT = 500, 25
 ROWS = 1_000_000
 LEASE = 170.0
-WISH = Wish(tokens=50_000, microusd=150_000)
-DONE = Outcome("succeeded", "nobody", tokens=1_500, microusd=5_000)
+MAX_COST = MaxCost(tokens=50_000, microusd=150_000)
+DONE = TurnResult("completed", usage=Usage(1_000, 500, 1), charged_microusd=5_000)
 
 FIRST_REQUEST = """
 import sys, time
@@ -75,7 +76,7 @@ parts = app.extensions["agentapp"]
 scope = Scope(request_id="r", tenant_id="t", user_id="user-77777", session_id="session-77777")
 began = time.perf_counter()
 with parts.binder.bound(scope):
-    parts.answering.standing(scope)
+    parts.turns.kit.standing(scope)
 print(time.perf_counter() - began, psutil.Process().memory_info().rss / 2**20)
 """
 
@@ -126,9 +127,9 @@ def ours() -> list[Peer]:
     breakers.update(OPEN_KEY, lambda breaker: breaker.tripped(time.time()))
 
     def call() -> None:
-        token = breakers.admit(KEY)
+        generation = breakers.admit(KEY)
         no_op()
-        breakers.succeeded(KEY, token)
+        breakers.succeeded(KEY, generation)
 
     def call_in_block() -> None:
         with breakers.guarded(KEY):
@@ -298,16 +299,16 @@ def weighed_cells(settings: Settings, varied: str) -> tuple[float, float]:
     """
     rows, now = DictRows(), [time.time()]
     free = replace(settings, session_tokens=None, user_day_microusd=None)
-    registry = Registry(Cells(terms(free, LEASE)), rows, cap=WEIGHED, cleanup_every=NEVER)
+    registry = Registry(Cells(cell_policies(free, LEASE)), rows, cap=WEIGHED, cleanup_every=NEVER)
     guardrails = Guardrails(registry, "demo", lambda: now[0])
 
     def ten_turns(key: str) -> None:
         session, user = (key, "u") if varied == "session" else ("s", key)
         scope = Scope(request_id="r", tenant_id="t", user_id=user, session_id=session)
         for _ in range(10):
-            ticket, _ = guardrails.admit(rows, scope, WISH)
+            reservation, _ = guardrails.admit(rows, scope, MAX_COST)
             now[0] += 6
-            guardrails.settle(rows, scope, ticket, DONE)
+            guardrails.settle(rows, scope, reservation, DONE)
             now[0] += 6
 
     each = weighed(ten_turns, 500)
@@ -324,7 +325,9 @@ class SharedRegistry:
 
     def failed(self, key: str) -> object:
         now = time.time()
-        return self._registry.update(Key("session", key), lambda breaker: breaker.failed(breaker.token, now))
+        return self._registry.update(
+            Key("session", key), lambda breaker: breaker.failed(breaker.generation, now)
+        )
 
     def counted(self, key: str) -> int:
         return self._registry.update(Key("session", key), lambda breaker: breaker).failures
@@ -400,9 +403,9 @@ class Stopwatch:
 class TimedGuardrails(Guardrails):
     watch = Stopwatch()
 
-    def admit(self, rows: Rows[Key], scope: Scope, wish: Wish) -> Any:
+    def admit(self, rows: Rows[Key], scope: Scope, max_cost: MaxCost) -> Any:
         with self.watch:
-            return super().admit(rows, scope, wish)
+            return super().admit(rows, scope, max_cost)
 
     def settle(self, rows: Rows[Key], scope: Scope, *end: Any) -> None:
         with self.watch:
@@ -461,15 +464,17 @@ def timed_turns(url: str, settings: Settings, people: int, gap: float) -> list[f
     db, now = Database(url, ThreadBinder()), [time.time()]
     cells = TimedCells(db)
     guardrails = TimedGuardrails(
-        Registry(Cells(terms(settings, LEASE)), cells), f"for-{people}", lambda: now[0]
+        Registry(Cells(cell_policies(settings, LEASE)), cells), f"for-{people}", lambda: now[0]
     )
     turns, watch, found = Turns(db, cells, guardrails), Stopwatch(), []
     for chat in chats_of(db, people):
         now[0] += gap
         with watch:
-            begun = turns.begin(chat, "how are you?", None, timedelta(seconds=LEASE), WISH)
-        assert begun.ticket is not None
-        end = Settled("completed", "fine", "triage", "", (), 1_000, 500, 1, 5_000, begun.ticket, DONE)
+            begun = turns.begin(
+                chat, Sent("how are you?"), Lease("bench", timedelta(seconds=LEASE)), MAX_COST
+            )
+        assert isinstance(begun, Begun)
+        end = Settled("completed", "fine", "triage", "", (), 1_000, 500, 1, 5_000, begun.reservation, DONE)
         with watch:
             assert turns.settle(chat, begun.turn_id, end)
         (inside, inside_work), (sql, sql_work) = guardrails.watch.taken(), TimedRows.watch.taken()
@@ -483,14 +488,14 @@ def turns_in_a_row(settings: Settings) -> tuple[float, float]:
     again, after all the SQL, is there already. Median and least seconds.
     """
     rows, now = DictRows(), [time.time()]
-    guardrails = Guardrails(Registry(Cells(terms(settings, LEASE)), rows), "demo", lambda: now[0])
+    guardrails = Guardrails(Registry(Cells(cell_policies(settings, LEASE)), rows), "demo", lambda: now[0])
     watch, found = Stopwatch(), []
     for turn in range(TURNS):
         now[0] += 4.0
         scope = Scope(request_id="r", tenant_id="t", user_id="u", session_id=f"s{turn // TURNS_A_CHAT}")
         with watch:
-            ticket, _ = guardrails.admit(rows, scope, WISH)
-            guardrails.settle(rows, scope, ticket, DONE)
+            reservation, _ = guardrails.admit(rows, scope, MAX_COST)
+            guardrails.settle(rows, scope, reservation, DONE)
         found.append(watch.taken()[1])
     settled = found[TURNS_A_CHAT:]
     return statistics.median(settled), min(settled)

@@ -23,6 +23,7 @@ from agentapp.config import Settings
 from agentapp.storage import migrate
 from agentapp.storage.accounts import Accounts
 from agentapp.web.parts import Parts
+from tests.support.databases import DATABASES, migrated
 from tests.support.people import Person, person
 
 OWNED = re.compile(r"\b(?:FROM|UPDATE|JOIN)\s+(sessions|turns|turn_events|messages|notes)\b", re.I)
@@ -46,6 +47,13 @@ def settings(tmp_path: Path, sqlite_template: Path) -> Settings:
     return Settings(
         instance=tmp_path, database_url=f"sqlite:///{database}", secret_key="s" * 32, demo_delay=0.0
     )
+
+
+@pytest.fixture(params=DATABASES)
+def database_url(request: pytest.FixtureRequest, settings: Settings) -> Iterator[str]:
+    """An empty database with all tables. The test runs on SQLite and on PostgreSQL."""
+    with migrated(request.param, settings) as url:
+        yield url
 
 
 @pytest.fixture

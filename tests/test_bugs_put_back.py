@@ -138,27 +138,27 @@ BUGS = (
         "breakers in one worker's memory",
         "agentapp/guardrails/registry.py",
         "        if text is None:\n            return self._kind.fresh(key)\n"
-        f"        known = self._known.get(key){ATOMIC}\n"
-        "        if known is not None and known.text == text:\n",
-        "        known = self._known.get(key)\n        if known is None:\n"
+        f"        cached = self._cache.get(key){ATOMIC}\n"
+        "        if cached is not None and cached.text == text:\n",
+        "        cached = self._cache.get(key)\n        if cached is None:\n"
         "            return self._kind.fresh(key)\n"
-        "        if known is not None:\n",
+        "        if cached is not None:\n",
         "tests/guardrails/test_guardrails.py::test_another_worker_and_a_new_start_know_of_the_pause",
     ),
     Bug(
         "eviction that resets a tripped breaker",
         "agentapp/guardrails/registry.py",
         "        if text is None:\n            return self._kind.fresh(key)\n"
-        f"        known = self._known.get(key){ATOMIC}\n",
-        "        known = self._known.get(key)\n        if known is None:\n"
+        f"        cached = self._cache.get(key){ATOMIC}\n",
+        "        cached = self._cache.get(key)\n        if cached is None:\n"
         "            return self._kind.fresh(key)\n",
         "tests/guardrails/test_guardrails.py::test_a_flood_of_other_chats_does_not_push_a_pause_out_of_memory",
     ),
     Bug(
         "a decision by what is remembered, not by the row",
         "agentapp/guardrails/registry.py",
-        "        if known is not None and known.text == text:\n",
-        "        if known is not None:\n",
+        "        if cached is not None and cached.text == text:\n",
+        "        if cached is not None:\n",
         "tests/guardrails/test_guardrails.py::test_failures_count_together_whichever_worker_served_them",
     ),
     Bug(
@@ -200,7 +200,7 @@ BUGS = (
     Bug(
         "a trip counted at every failure",
         "agentapp/guardrails/breaker.py",
-        "        if token != self.token or self.forced:\n            return self\n        more =",
+        "        if generation != self.generation or self.forced:\n            return self\n        more =",
         "        if self.opened is not None:\n            return replace(self, trips=self.trips + 1)\n"
         "        more =",
         "tests/guardrails/test_breaker.py::test_a_trip_is_counted_once_however_many_are_refused_or_fail_later",
@@ -208,7 +208,7 @@ BUGS = (
     Bug(
         "a late success that closes",
         "agentapp/guardrails/breaker.py",
-        "        if token != self.token or self.forced:\n            return self\n"
+        "        if generation != self.generation or self.forced:\n            return self\n"
         "        if self.opened is not None:\n",
         "        if self.forced:\n            return self\n        if self.opened is not None:\n",
         "tests/guardrails/test_breaker.py::test_a_late_success_from_before_it_opened_does_not_close_it",
@@ -230,23 +230,23 @@ BUGS = (
     Bug(
         "a clock that is put back keeps a chat paused",
         "agentapp/guardrails/times.py",
-        "    return 0.0 if since <= now + SLACK else inf\n",
+        "    return 0.0 if since <= now + CLOCK_SKEW_SECONDS else inf\n",
         "    return 0.0\n",
         "tests/guardrails/test_breaker.py::test_a_clock_moved_by_an_hour_keeps_nobody_out_longer",
     ),
     Bug(
         "a dead turn keeps what it reserved",
         "agentapp/storage/turns.py",
-        "        self._withdraw(db, scope, running.admission)\n        _bury(db, scope, running.id)\n",
+        "        self._give_back(db, scope, running.admission)\n        _bury(db, scope, running.id)\n",
         "        _bury(db, scope, running.id)\n",
         "tests/turns/test_turn.py::test_a_dead_turn_is_given_back_once_when_the_next_message_comes[never]",
     ),
     Bug(
         "a dead turn gives back twice",
         "agentapp/storage/turns.py",
-        "        self._withdraw(db, scope, running.admission)\n        _bury(db, scope, running.id)\n",
-        "        self._withdraw(db, scope, running.admission)\n"
-        "        self._withdraw(db, scope, running.admission)\n        _bury(db, scope, running.id)\n",
+        "        self._give_back(db, scope, running.admission)\n        _bury(db, scope, running.id)\n",
+        "        self._give_back(db, scope, running.admission)\n"
+        "        self._give_back(db, scope, running.admission)\n        _bury(db, scope, running.id)\n",
         "tests/turns/test_turn.py::test_a_dead_turn_is_given_back_once_when_the_next_message_comes[never]",
     ),
     Bug(
@@ -353,12 +353,12 @@ BUGS = (
     Bug(
         "allowed because the store is away",
         "agentapp/storage/turns.py",
-        "            ticket, tools = self._guardrails.admit(self._cells.rows(db), scope, wish)\n",
+        "            reservation, tools = self._guardrails.admit(self._cells.rows(db), scope, max_cost)\n",
         "            try:\n"
-        "                ticket, tools = self._guardrails.admit(self._cells.rows(db), scope, wish)\n"
+        "                reservation, tools = self._guardrails.admit(self._cells.rows(db), scope, max_cost)\n"
         "            except Exception as error:\n                if error.code != 'storage-unavailable':\n"
         "                    raise\n"
-        "                ticket, tools = Pass(0.0, 9999, 9999, 9999, 0, 0, 0), ()\n",
+        "                reservation, tools = Reservation(0.0, 9999, 9999, 9999, 0, 0, 0), ()\n",
         "tests/guardrails/test_guardrails.py"
         "::test_if_the_cells_cannot_be_reached_nothing_is_let_in[text/event-stream-read]",
     ),

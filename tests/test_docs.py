@@ -18,22 +18,15 @@ from agentapp.agents.providers.retrying import AsyncRetrying
 from agentapp.cli import main
 from agentapp.web.problems import TABLE
 from tests.server.test_load import PASSWORD, add_users
+from tests.support.documentation import ROOT, example
 from tests.support.messages_api import MessagesApi
 from tests.support.people import person
 from tests.support.scripted import scope
 from tests.support.serving import server
 from tests.support.visiting import Visitor
 
-ROOT = Path(__file__).parent.parent
 REFERENCE = (ROOT / "docs/reference.md").read_text()
 README = (ROOT / "README.md").read_text()
-
-
-def example(page: str, beginning: str) -> str:
-    """The Python example of a page that has these words in it."""
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), re.S)
-    (found,) = [block for block in blocks if beginning in block]
-    return str(found)
 
 
 def settings_in_the_code() -> set[str]:

@@ -1,10 +1,10 @@
-"""Guardrails: breakers, rate limits, budgets, bulkheads as pure values; the registry that keeps them."""
+"""Guardrails: breakers, rate limits, budgets, bulkheads as pure values; and the registry that keeps them."""
 
 from agentapp.errors import BreakerOpen, BudgetExhausted, Busy, GuardrailRefused, RateLimited
 from agentapp.guardrails.breaker import Breaker, BreakerPolicy, Breakers
 from agentapp.guardrails.bucket import Bucket, Rate
 from agentapp.guardrails.budget import Allowance, Budget
-from agentapp.guardrails.cell import Cell, Cells, Key, Terms
+from agentapp.guardrails.cell import Cell, CellPolicy, Cells, Key
 from agentapp.guardrails.local import LocalBreakers
 from agentapp.guardrails.registry import Registry, Rows, Store
 
@@ -19,6 +19,7 @@ __all__ = [
     "BudgetExhausted",
     "Busy",
     "Cell",
+    "CellPolicy",
     "Cells",
     "GuardrailRefused",
     "Key",
@@ -28,5 +29,4 @@ __all__ = [
     "Registry",
     "Rows",
     "Store",
-    "Terms",
 ]

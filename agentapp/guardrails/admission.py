@@ -1,21 +1,22 @@
-"""One decision over session, user, tenant and provider: let a turn in, settle it, give back what it took."""
+"""One decision over session, user, tenant and provider: admit a turn, settle it, give back what it took."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
-from agentapp.errors import Blame, GuardrailRefused
+from agentapp.errors import GuardrailRefused
+from agentapp.events import TurnResult, Verdict
 from agentapp.guardrails.breaker import Breaker
 from agentapp.guardrails.cell import Cell
 from agentapp.guardrails.holds import Hold
 from agentapp.guardrails.outage import Outage
-from agentapp.guardrails.wording import explained
+from agentapp.guardrails.wording import stamp_refusal
 
-Result = Literal["succeeded", "failed", "abandoned"]
+NO_GENERATION = -1  # No breaker has it, so an outcome that carries it is ignored.
 
 
-class Four(NamedTuple):
+class TurnCells(NamedTuple):
     """The cells that a turn has to pass, always in this order."""
 
     session: Cell
@@ -25,197 +26,175 @@ class Four(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
-    """The most that a turn can cost: what is reserved for it."""
+class MaxCost:
+    """The most that a turn can cost: this much is reserved for it."""
 
     tokens: int
     microusd: int
 
 
 @dataclass(frozen=True, slots=True)
-class Pass:
-    """What a turn took when it was let in. It is kept in the turn's row, so that whoever ends the turn
-    can give it back.
+class Reservation:
+    """What a turn took when it was admitted. It is stored in the turn's row, so that it can be given back by
+    any worker, and by another version of this code.
+
+    Its keys in the JSON are the names of the fields. A field that the JSON does not have gets its default,
+    which gives nothing back and tells no breaker anything: then the lease frees what was reserved.
     """
 
-    at: float  # the slot in which every hold was made
-    tokens: int
-    user_microusd: int
-    tenant_microusd: int
-    session_token: int
-    user_token: int
-    provider_token: int
+    at: float = 0.0  # the start of the slot in which everything was reserved
+    tokens: int = 0
+    user_microusd: int = 0
+    tenant_microusd: int = 0
+    session_generation: int = NO_GENERATION
+    user_generation: int = NO_GENERATION
+    provider_generation: int = NO_GENERATION
 
     @property
     def microusd(self) -> int:
         """What the turn may spend."""
         return min(self.user_microusd, self.tenant_microusd)
 
-    def as_json(self) -> list[float]:
-        return [getattr(self, name) for name in self.__slots__]
+    def to_json(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in self.__slots__}
 
     @classmethod
-    def from_json(cls, state: list[Any]) -> Pass:
-        return cls(*state)
+    def from_json(cls, state: dict[str, Any] | list[Any]) -> Reservation:
+        """Older rows hold a list: the values of the first seven fields, in their order."""
+        keyed = state if isinstance(state, dict) else dict(zip(cls.__slots__, state, strict=False))
+        return cls(**{name: keyed[name] for name in cls.__slots__ if name in keyed})
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """How a turn ended, as far as the guardrails care. ``blame`` says whose failure it was."""
-
-    result: Result
-    blame: Blame = "nobody"
-    tokens: int = 0
-    microusd: int = 0
-    tools: tuple[tuple[str, int], ...] = ()
-
-
-def admit(cells: Four, wish: Wish, now: float) -> tuple[Four, Pass]:
-    """The cells with one more turn under way. Raises the first `GuardrailRefused` there is, and then
+def admit(cells: TurnCells, max_cost: MaxCost, now: float) -> tuple[TurnCells, Reservation]:
+    """The cells with one more turn running. Raises the first `GuardrailRefused` there is, and then
     nothing was taken anywhere.
 
-    What everybody suffers from comes first, then what lasts longest: of several reasons, people
-    are told the one that explains most.
+    What affects everybody is asked first, then what lasts longest: of several reasons, people are told
+    the one that explains most.
     """
     session, user, tenant, provider = cells
     scope = "provider"
     try:
-        provider_breaker = provider.breaker.admit(now)
+        provider = replace(provider, breaker=provider.breaker.admit(now), outage=provider.outage.began(now))
         scope = "session"
-        session_breaker = session.breaker.admit(now)
-        tokens = session.budget.fits(wish.tokens, now)
+        session, tokens = _reserved(session, max_cost.tokens, now)
         scope = "user"
-        user_breaker = user.breaker.admit(now)
-        user_money = user.budget.fits(wish.microusd, now)
+        user, user_money = _reserved(user, max_cost.microusd, now)
         scope = "tenant"
-        tenant_breaker = tenant.breaker.admit(now)
-        tenant_money = tenant.budget.fits(wish.microusd, now)
-        tenant_bucket, tenant_room = tenant.bucket.take(now), tenant.room.enter(now)
+        tenant, tenant_money = _reserved(tenant, max_cost.microusd, now)
+        tenant = replace(tenant, bucket=tenant.bucket.take(now), bulkhead=tenant.bulkhead.enter(now))
         scope = "user"
-        user_bucket, user_room = user.bucket.take(now), user.room.enter(now)
+        user = replace(user, bucket=user.bucket.take(now), bulkhead=user.bulkhead.enter(now))
         scope = "session"
-        session_bucket = session.bucket.take(now)
+        session = replace(session, bucket=session.bucket.take(now))
     except GuardrailRefused as refusal:
-        refusal.scope = scope
-        if scope == "provider":  # what opened it is not failures in a row, but so many people's
+        if scope == "provider":  # It was opened by that many failing users, not by failures in a row.
             refusal.limit = provider.outage.policy.users
-        refusal.args = (explained(refusal),)
+        stamp_refusal(refusal, scope)
         raise
-    after = Four(
-        Cell(
-            session_breaker,
-            session_bucket,
-            session.budget.reserve(tokens, now),
-            session.room,
-            session.outage,
-            session.tools,
-        ),
-        Cell(user_breaker, user_bucket, user.budget.reserve(user_money, now), user_room, user.outage),
-        Cell(
-            tenant_breaker,
-            tenant_bucket,
-            tenant.budget.reserve(tenant_money, now),
-            tenant_room,
-            tenant.outage,
-        ),
-        Cell(provider_breaker, provider.bucket, provider.budget, provider.room, provider.outage.began(now)),
-    )
-    return after, Pass(
-        tokens.start,
-        tokens.amount,
-        user_money.amount,
-        tenant_money.amount,
-        session_breaker.token,
-        user_breaker.token,
-        provider_breaker.token,
+    return TurnCells(session, user, tenant, provider), Reservation(
+        at=tokens.start,
+        tokens=tokens.amount,
+        user_microusd=user_money.amount,
+        tenant_microusd=tenant_money.amount,
+        session_generation=session.breaker.generation,
+        user_generation=user.breaker.generation,
+        provider_generation=provider.breaker.generation,
     )
 
 
-def settle(cells: Four, ticket: Pass, user_id: str, end: Outcome, now: float) -> Four:
-    """The cells after the turn: reservations given back, real usage noted, breakers told."""
+def settle(
+    cells: TurnCells, reservation: Reservation, user_id: str, result: TurnResult, now: float
+) -> TurnCells:
+    """The cells after the turn: what was reserved is given back, real usage is counted, breakers are told."""
     session, user, tenant, provider = cells
-    at = ticket.at
-    provider = _provider_told(provider, ticket, user_id, end, now)
+    at, cost = reservation.at, result.charged_microusd
+    provider = _provider_settled(provider, reservation, user_id, result, now)
     # If the model is down for everybody, that is not held against this chat or this person.
-    is_down = end.result == "failed" and provider.breaker.opened is not None
-    result: Result = "abandoned" if is_down else end.result
-    return Four(
-        Cell(
-            _told(session.breaker, ticket.session_token, result, now),
-            session.bucket,
-            session.budget.settle(Hold(at, ticket.tokens), end.tokens, now),
-            session.room,
-            session.outage,
-            session.with_tools(end.tools),
-        ),
-        Cell(
-            _told(user.breaker, ticket.user_token, result, now),
-            user.bucket,
-            user.budget.settle(Hold(at, ticket.user_microusd), end.microusd, now),
-            user.room.leave(at, now),
-            user.outage,
-        ),
-        Cell(
-            tenant.breaker,
-            tenant.bucket,
-            tenant.budget.settle(Hold(at, ticket.tenant_microusd), end.microusd, now),
-            tenant.room.leave(at, now),
-            tenant.outage,
-        ),
-        provider,
-    )
-
-
-def withdraw(cells: Four, ticket: Pass, now: float) -> Four:
-    """The cells after a turn of which nobody heard again."""
-    return settle(cells, ticket, "", Outcome("abandoned"), now)
-
-
-def charge(cells: Four, end: Outcome, now: float) -> Four:
-    """Only the usage: for a turn that was given up while it was still spending."""
-    session, user, tenant, provider = cells
-    return Four(
+    is_down = result.verdict == "failed" and provider.breaker.opened is not None
+    verdict: Verdict = "abandoned" if is_down else result.verdict
+    return TurnCells(
         replace(
             session,
-            budget=session.budget.charge(end.tokens, now),
-            tools=session.with_tools(end.tools),
+            breaker=_told(session.breaker, reservation.session_generation, verdict, now),
+            budget=session.budget.settle(Hold(at, reservation.tokens), result.usage.total_tokens, now),
+            tools=session.with_tools(result.tool_calls),
         ),
-        replace(user, budget=user.budget.charge(end.microusd, now)),
-        replace(tenant, budget=tenant.budget.charge(end.microusd, now)),
+        replace(
+            user,
+            breaker=_told(user.breaker, reservation.user_generation, verdict, now),
+            budget=user.budget.settle(Hold(at, reservation.user_microusd), cost, now),
+            bulkhead=user.bulkhead.leave(at, now),
+        ),
+        replace(
+            tenant,
+            budget=tenant.budget.settle(Hold(at, reservation.tenant_microusd), cost, now),
+            bulkhead=tenant.bulkhead.leave(at, now),
+        ),
         provider,
     )
 
 
-def _told(breaker: Breaker, token: int, result: Result, now: float) -> Breaker:
-    match result:
+def give_back(cells: TurnCells, reservation: Reservation, now: float) -> TurnCells:
+    """The cells after a turn whose worker died: nothing is known of what it spent."""
+    return settle(cells, reservation, "", TurnResult("interrupted"), now)
+
+
+def charge(cells: TurnCells, result: TurnResult, now: float) -> TurnCells:
+    """Only the usage: for a turn that went on spending after its reservation was given back."""
+    session, user, tenant, provider = cells
+    cost = result.charged_microusd
+    return TurnCells(
+        replace(
+            session,
+            budget=session.budget.charge(result.usage.total_tokens, now),
+            tools=session.with_tools(result.tool_calls),
+        ),
+        replace(user, budget=user.budget.charge(cost, now)),
+        replace(tenant, budget=tenant.budget.charge(cost, now)),
+        provider,
+    )
+
+
+def _reserved(cell: Cell, amount: int, now: float) -> tuple[Cell, Hold]:
+    """The cell after its breaker was asked and the amount, or what is left of it, was reserved."""
+    breaker = cell.breaker.admit(now)
+    hold = cell.budget.fits(amount, now)
+    return replace(cell, breaker=breaker, budget=cell.budget.reserve(hold, now)), hold
+
+
+def _told(breaker: Breaker, generation: int, verdict: Verdict, now: float) -> Breaker:
+    match verdict:
         case "succeeded":
-            return breaker.succeeded(token, now)
+            return breaker.succeeded(generation, now)
         case "failed":
-            return breaker.failed(token, now)
-    return breaker.abandoned(token, now)
+            return breaker.failed(generation, now)
+    return breaker.abandoned(generation, now)
 
 
-def _provider_told(cell: Cell, ticket: Pass, user_id: str, end: Outcome, now: float) -> Cell:
-    """Its breaker hears of probes; whether it opens is decided by how many users fail, and how much."""
-    outage = cell.outage.ended(ticket.at, now)
-    breaker, outage = _judged(cell.breaker, outage, ticket.provider_token, user_id, end, now)
-    return Cell(breaker, cell.bucket, cell.budget, cell.room, outage)
+def _provider_settled(
+    cell: Cell, reservation: Reservation, user_id: str, result: TurnResult, now: float
+) -> Cell:
+    """Its breaker is told about probes. Whether it opens depends on how many users fail, and how often."""
+    breaker, outage = cell.breaker, cell.outage.ended(reservation.at, now)
+    # A turn that was admitted before the breaker opened or closed brings old news.
+    if reservation.provider_generation == breaker.generation:
+        breaker, outage = _judged(breaker, outage, user_id, result, now)
+    return replace(cell, breaker=breaker, outage=outage)
 
 
 def _judged(
-    breaker: Breaker, outage: Outage, token: int, user_id: str, end: Outcome, now: float
+    breaker: Breaker, outage: Outage, user_id: str, result: TurnResult, now: float
 ) -> tuple[Breaker, Outage]:
-    if token != breaker.token:
-        return breaker, outage  # let in before the breaker opened or closed: its news is old
-    if end.result == "succeeded":
-        recovered = breaker.opened is not None
-        return breaker.succeeded(token, now), outage.cleared() if recovered else outage.succeeded(now)
-    if end.result != "failed" or end.blame != "provider":
-        return breaker.abandoned(token, now), outage
-    if breaker.opened is not None:
-        return breaker.failed(token, now), outage
+    generation, is_open = breaker.generation, breaker.opened is not None
+    if result.verdict == "succeeded":
+        return breaker.succeeded(generation, now), outage.cleared() if is_open else outage.succeeded(now)
+    if result.verdict != "failed" or result.blame != "provider":
+        return breaker.abandoned(generation, now), outage
+    if is_open:
+        return breaker.failed(generation, now), outage
     outage = outage.failed(user_id, now)
     if outage.is_down(now) and not breaker.forced:
-        # With how many people it failed: none would mean that an operator paused it.
+        # Its failures are the number of failing users: zero would mean that an operator paused it.
         breaker = replace(breaker, failures=outage.users_failing(now)).tripped(now)
     return breaker, outage

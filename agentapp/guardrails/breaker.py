@@ -1,4 +1,4 @@
-"""The circuit breaker: a frozen value that says whether the next try may go ahead."""
+"""The circuit breaker: a frozen value that says whether the next attempt may go ahead."""
 
 from __future__ import annotations
 
@@ -11,22 +11,23 @@ from agentapp.errors import BreakerOpen
 from agentapp.guardrails.times import elapsed, recent, slot_start
 
 State = Literal["closed", "open", "half-open", "forced-open", "forced-closed"]
-Slot = tuple[float, int, int]  # when it began, how many succeeded in it, how many failed
+Slot = tuple[float, int, int]  # when it began, how many attempts succeeded in it, how many failed
 
 WINDOW_SLOTS = 10
-# Whoever finds a probe under way may ask again soon: it ends long before its lease does.
-PROBE_PATIENCE = 5.0
+# While a probe is running, asking again soon makes sense: it ends long before its lease does.
+PROBE_RETRY_AFTER_SECONDS = 5.0
+STORED = ("failures", "opened", "cooldown", "reopened", "probed", "trips", "forced", "recent")
 
 
 @dataclass(frozen=True, slots=True)
 class BreakerPolicy:
-    """When to open and for how long.
+    """When to open and for how long. Times are in seconds.
 
-    It opens after ``failures`` in a row or, if ``share`` is given, when that share of at least
-    ``failures`` outcomes within ``window`` seconds were failures. The cool-down doubles each time
-    the probe fails, up to ``cooldown_max``; ``jitter`` takes up to that part of it away, so that
-    breakers which opened together do not all probe together. A probe that is not heard of for
-    ``lease`` seconds is given up.
+    A breaker opens after ``failures`` in a row. If ``share`` is given, it also opens when that share
+    of at least ``failures`` outcomes within ``window`` were failures. The cool-down doubles each time
+    the probe fails, up to ``cooldown_max``. ``jitter`` takes up to that part of it away, so that
+    breakers which opened together do not all probe together. A probe without an outcome after
+    ``lease`` is given up.
     """
 
     failures: int = 3
@@ -42,13 +43,13 @@ class BreakerPolicy:
 class Breaker:
     """Every change is a new value; the clock is an argument.
 
-    `admit` lets one try in or raises `BreakerOpen`. Its outcome comes back with the ``token`` the
-    breaker had then. The token changes whenever the breaker opens, closes or sends a probe out, so
-    what comes back late, from before such a change, is ignored.
+    `admit` lets one attempt in or raises `BreakerOpen`. The outcome is reported with the ``generation``
+    that the breaker had then. The generation is a counter that grows whenever the breaker opens, closes
+    or sends a probe out, so an outcome from before such a change is ignored.
     """
 
     policy: BreakerPolicy = field(default_factory=BreakerPolicy)
-    token: int = 0
+    generation: int = 0
     failures: int = 0
     opened: float | None = None
     cooldown: float = 0.0
@@ -59,16 +60,16 @@ class Breaker:
     recent: tuple[Slot, ...] = ()
 
     def admit(self, now: float) -> Breaker:
-        """The breaker with one try more under way. In the closed state that is the same value."""
+        """The breaker with one more attempt running. In the closed state that is the same value."""
         if self.forced == "closed" or (self.opened is None and not self.forced):
             return self
         wait = self.wait(now)
         if wait is not None:
             raise BreakerOpen(limit=self.policy.failures, used=self.failures, retry_after=wait)
-        return replace(self, probed=now, token=self.token + 1)
+        return replace(self, probed=now, generation=self.generation + 1)
 
-    def succeeded(self, token: int, now: float) -> Breaker:
-        if token != self.token or self.forced:
+    def succeeded(self, generation: int, now: float) -> Breaker:
+        if generation != self.generation or self.forced:
             return self
         if self.opened is not None:
             return self.reset()
@@ -76,8 +77,8 @@ class Breaker:
             return self
         return replace(self, failures=0, recent=self._noted(now, failed=False))
 
-    def failed(self, token: int, now: float) -> Breaker:
-        if token != self.token or self.forced:
+    def failed(self, generation: int, now: float) -> Breaker:
+        if generation != self.generation or self.forced:
             return self
         more = replace(self, failures=self.failures + 1, recent=self._noted(now, failed=True))
         if self.opened is not None:
@@ -86,24 +87,24 @@ class Breaker:
             return more.tripped(now)
         return more
 
-    def abandoned(self, token: int, now: float) -> Breaker:
-        """The try came to no outcome: it was stopped, or nobody knows. A probe's place is free again."""
-        if token != self.token or self.probed is None:
+    def abandoned(self, generation: int, now: float) -> Breaker:
+        """The attempt has no outcome: it was stopped, or its worker died. Another probe may go out now."""
+        if generation != self.generation or self.probed is None:
             return self
-        return replace(self, probed=None, token=self.token + 1)
+        return replace(self, probed=None, generation=self.generation + 1)
 
     def tripped(self, now: float) -> Breaker:
-        """Open, from closed: this is what counts as a trip, once, however many are refused or fail later."""
+        """Open, from closed. This counts as one trip, however many attempts are refused or fail later."""
         if self.opened is not None or self.forced:
             return self
         return replace(self, trips=self.trips + 1)._open(now, 0)
 
     def reset(self) -> Breaker:
-        """Closed, as if nothing had happened; only the number of trips is remembered."""
-        return Breaker(self.policy, token=self.token + 1, trips=self.trips)
+        """Closed, as if nothing had happened. Only the number of trips is kept."""
+        return Breaker(self.policy, generation=self.generation + 1, trips=self.trips)
 
     def force(self, state: Literal["open", "closed"]) -> Breaker:
-        """Open or closed until somebody resets it, whatever happens."""
+        """Open or closed until an operator resets it, whatever happens."""
         return replace(self.reset(), forced=state)
 
     def state(self, now: float) -> State:
@@ -114,7 +115,7 @@ class Breaker:
         return "open" if elapsed(self.opened, now) < self.cooldown else "half-open"
 
     def wait(self, now: float) -> float | None:
-        """Seconds until a try may go ahead, as far as can be said; None if one may now."""
+        """Seconds until an attempt may go ahead, as far as is known; None if one may now."""
         if self.forced:
             return self.policy.cooldown_max if self.forced == "open" else None
         if self.opened is None:
@@ -123,44 +124,45 @@ class Breaker:
         if left > 0:
             return left
         if self.probed is not None and (left := self.policy.lease - elapsed(self.probed, now)) > 0:
-            return min(left, PROBE_PATIENCE)
+            return min(left, PROBE_RETRY_AFTER_SECONDS)
         return None
 
     @property
     def is_unused(self) -> bool:
         """Whether a new one would decide just the same, now and later."""
-        return self.opened is None and not (self.failures or self.forced or self.recent or self.token)
+        return self.opened is None and not (self.failures or self.forced or self.recent or self.generation)
 
     @property
     def mark(self) -> str:
-        """What a list of breakers goes by, without asking for the time: open, failing, or nothing to tell."""
+        """What a list of breakers goes by. It needs no clock: "open", "failing", or "" to be left out."""
         if self.forced or self.opened is not None:
             return "open"
         return "failing" if self.failures else ""
 
-    def as_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """Only what differs from a new one. The policy is not part of it: it comes from the settings."""
         if self.is_unused:
             return {}
-        kept = ("token", "failures", "opened", "cooldown", "reopened", "probed", "trips", "forced", "recent")
-        return {name: value for name in kept if (value := getattr(self, name))}
+        state = {"token": self.generation} if self.generation else {}  # the name that stored rows have for it
+        return state | {name: value for name in STORED if (value := getattr(self, name))}
 
     @classmethod
     def from_json(cls, policy: BreakerPolicy, state: dict[str, Any]) -> Breaker:
-        recent = tuple((start, ok, bad) for start, ok, bad in state.get("recent", ()))
-        return cls(policy, **{**state, "recent": recent})
+        kept = {name: state[name] for name in STORED if name in state}
+        kept["recent"] = tuple((start, ok, bad) for start, ok, bad in state.get("recent", ()))
+        return cls(policy, generation=state.get("token", 0), **kept)
 
     def _open(self, now: float, reopened: int) -> Breaker:
         full = min(self.policy.cooldown * 2.0 ** min(reopened, 60), self.policy.cooldown_max)
-        # Random enough to spread, and the same for the same value: no dice inside a pure value.
-        share = zlib.crc32(f"{now!r} {self.token}".encode()) / 2**32
+        # A checksum spreads well enough. A random number would make the result differ for the same value.
+        share = zlib.crc32(f"{now!r} {self.generation}".encode()) / 2**32
         return replace(
             self,
             opened=now,
             cooldown=full * (1 - self.policy.jitter * share),
             reopened=reopened,
             probed=None,
-            token=self.token + 1,
+            generation=self.generation + 1,
             recent=(),
         )
 
@@ -182,7 +184,7 @@ class Breaker:
 
 
 class Breakers:
-    """How a `Registry` keeps plain breakers: for programs that want nothing but those."""
+    """How a `Registry` keeps plain breakers: for programs that need no other limit."""
 
     def __init__(self, policy: BreakerPolicy | None = None) -> None:
         self._fresh = Breaker(policy or BreakerPolicy())
@@ -191,7 +193,7 @@ class Breakers:
         return self._fresh
 
     def dump(self, value: Breaker) -> str:
-        return json.dumps(value.as_json())
+        return json.dumps(value.to_json())
 
     def load(self, key: object, text: str) -> Breaker:
         return Breaker.from_json(self._fresh.policy, json.loads(text))

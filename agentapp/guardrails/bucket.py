@@ -8,13 +8,13 @@ from typing import Any
 from agentapp.errors import RateLimited
 from agentapp.guardrails.times import recent, slot_start
 
-# A hit is remembered by the slot it fell into, so a bucket stays small however high its limit is.
+# A hit is remembered only by the slot it fell into, so a bucket stays small however high its limit is.
 SLOTS = 60
 
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """So many within any stretch of so many seconds."""
+    """At most ``count`` within any stretch of ``seconds``."""
 
     count: int
     seconds: float
@@ -22,10 +22,10 @@ class Rate:
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """Never lets more through than its rate says, in whatever stretch of that length.
+    """Never lets more through than its rate allows, in any stretch of that length.
 
-    For that, a slot counts until all of it is out of the stretch: at most one slot, a sixtieth of
-    the time, longer than needed.
+    For that, a slot counts until all of it is outside the stretch. So a hit counts for at most one slot,
+    a sixtieth of the time, longer than necessary.
     """
 
     rate: Rate | None
@@ -45,7 +45,9 @@ class Bucket:
         if live and live[-1][0] == start:
             live[-1] = (start, live[-1][1] + 1)
         else:
-            counts = dict(live)  # it may be there and not be the last: the clocks of workers differ
+            counts = dict(
+                live
+            )  # The slot may exist and not be the last, because the clocks of workers differ.
             counts[start] = counts.get(start, 0) + 1
             live = sorted(counts.items())
         return Bucket(self.rate, tuple(live))
@@ -53,7 +55,7 @@ class Bucket:
     def used(self, now: float) -> int:
         return sum(count for _, count in self._live(now))
 
-    def as_json(self) -> tuple[tuple[float, int], ...]:
+    def to_json(self) -> tuple[tuple[float, int], ...]:
         return self.slots
 
     @classmethod
@@ -64,7 +66,7 @@ class Bucket:
         return recent(self.slots, self.rate.seconds * (1 + 1 / SLOTS), now) if self.rate else []
 
     def _frees(self, live: list[tuple[float, int]], used: int, now: float) -> float:
-        """Seconds until enough slots have left for one more."""
+        """Seconds until enough slots have expired for one more hit."""
         if self.rate is None:
             return 0.0
         for start, count in live:

@@ -1,4 +1,4 @@
-"""The budget: reserve before spending, settle with what it really was."""
+"""The budget: reserve before spending, then settle with what was really spent."""
 
 from __future__ import annotations
 
@@ -10,16 +10,18 @@ from agentapp.errors import BudgetExhausted
 from agentapp.guardrails.holds import Hold, Holds
 
 Period = Literal["ever", "day", "month"]
-# Those that were charged last: a clock put back over midnight, even twice, finds its day again.
+# The periods that were charged last. A clock put back over midnight, even twice, finds its day again.
 PERIODS_KEPT = 3
-RESERVED_PATIENCE = 5.0  # turns that are running will give back what they do not need
-FIRST_DAY = date(1970, 1, 1).toordinal()  # of the clock
-NO_RESET_PATIENCE = 86_400.0  # it never resets by itself; by tomorrow somebody may have raised it
+FIRST_DAY = date(1970, 1, 1).toordinal()  # the day on which the clock says 0
+# Running turns will soon give back what they do not need.
+RESERVED_RETRY_AFTER_SECONDS = 5.0
+# Such a budget never resets by itself; by tomorrow an operator may have raised it.
+NO_RESET_RETRY_AFTER_SECONDS = 86_400.0
 
 
 @dataclass(frozen=True, slots=True)
 class Allowance:
-    """So much (tokens, or millionths of a dollar) for each UTC day or month, or once and for all.
+    """An amount (tokens, or millionths of a dollar) for each UTC day or month, or once for all time.
 
     A ``limit`` of None never refuses; what is spent is counted all the same.
     """
@@ -37,8 +39,8 @@ class Budget:
     def fits(self, amount: int, now: float) -> Hold:
         """What may be reserved now: the amount or, if less is left, all that is left.
 
-        Raises `BudgetExhausted` if nothing is. So the last turn of a day may be cut short, but
-        whatever is left can be used.
+        Raises `BudgetExhausted` if nothing is left. So the last turn of a day may be cut short, but
+        the whole budget can be used.
         """
         left = self.left(now)
         if left is not None and left <= 0:
@@ -49,7 +51,7 @@ class Budget:
         return Budget(self.allowance, self.holds.take(hold, now), self.spent)
 
     def settle(self, hold: Hold, amount: int, now: float) -> Budget:
-        """Give the reservation back and note what was really spent, be it less or more."""
+        """Give the reservation back and charge what was really spent, whether less or more."""
         return self.give_back(hold, now).charge(amount, now)
 
     def give_back(self, hold: Hold, now: float) -> Budget:
@@ -79,13 +81,15 @@ class Budget:
 
     def _exhausted(self, now: float) -> BudgetExhausted:
         limit, used = self.allowance.limit or 0, self.used(now)
-        wait = RESERVED_PATIENCE if used < limit else self.resets_in(now) or NO_RESET_PATIENCE
+        wait = RESERVED_RETRY_AFTER_SECONDS
+        if used >= limit:
+            wait = self.resets_in(now) or NO_RESET_RETRY_AFTER_SECONDS
         return BudgetExhausted(limit=limit, used=used, retry_after=wait)
 
-    def as_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         if not self.spent and not self.holds.slots:
             return {}
-        state: dict[str, Any] = {"spent": dict(self.spent), "holds": self.holds.as_json()}
+        state: dict[str, Any] = {"spent": dict(self.spent), "holds": self.holds.to_json()}
         return {name: value for name, value in state.items() if value}
 
     @classmethod

@@ -3,24 +3,33 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from agentapp.errors import Busy
 from agentapp.guardrails.holds import Hold, Holds
 
-PATIENCE = 2.0  # nobody knows when a running turn ends; most do soon
+RETRY_AFTER_SECONDS = 2.0  # Nobody knows when a running turn ends; most end soon.
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
-    """Room for ``limit`` turns; None is for any number, which are counted all the same."""
+class Bulkhead:
+    """At most ``limit`` turns at once. With None there is no limit; turns are counted all the same."""
 
     limit: int | None
     holds: Holds
 
-    def enter(self, now: float) -> Room:
+    def enter(self, now: float) -> Bulkhead:
+        """The bulkhead with one more turn in it. Raises `Busy` if it is full."""
         if self.limit is not None and (used := self.holds.count(now)) >= self.limit:
-            raise Busy(limit=self.limit, used=used, retry_after=PATIENCE)
-        return Room(self.limit, self.holds.take(self.holds.hold(0, now), now))
+            raise Busy(limit=self.limit, used=used, retry_after=RETRY_AFTER_SECONDS)
+        return Bulkhead(self.limit, self.holds.take(self.holds.hold(0, now), now))
 
-    def leave(self, since: float, now: float) -> Room:
-        return Room(self.limit, self.holds.give_back(Hold(since, 0), now))
+    def leave(self, since: float, now: float) -> Bulkhead:
+        return Bulkhead(self.limit, self.holds.give_back(Hold(since, 0), now))
+
+    def to_json(self) -> tuple[tuple[float, int, int], ...]:
+        return self.holds.to_json()
+
+    @classmethod
+    def from_json(cls, limit: int | None, lease: float, state: list[Any]) -> Bulkhead:
+        return cls(limit, Holds.from_json(lease, state))

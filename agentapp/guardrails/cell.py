@@ -1,23 +1,21 @@
-"""The cell: all guardrail state of one session, user, tenant or provider, and the limits it is held to."""
+"""The cell: all guardrail state of one session, user, tenant or provider, and the policy it is held to."""
 
 from __future__ import annotations
 
 import json
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from agentapp.guardrails.breaker import Breaker, BreakerPolicy
 from agentapp.guardrails.bucket import Bucket, Rate
 from agentapp.guardrails.budget import Allowance, Budget
-from agentapp.guardrails.bulkhead import Room
-from agentapp.guardrails.holds import Holds
+from agentapp.guardrails.bulkhead import Bulkhead
 from agentapp.guardrails.outage import Outage, OutagePolicy
 
-CellScope = Literal["session", "user", "tenant", "provider"]
 # A cell is a tree: to look for circles in it would take a fifth of the time.
 encode = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
-NEVER = 10**12  # failures in a row that nobody reaches: such a breaker opens only when it is told to
+NEVER = 10**12  # Failures in a row that nobody reaches: such a breaker opens only when it is told to.
 
 
 class Key(NamedTuple):
@@ -26,25 +24,31 @@ class Key(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
-    """What the cells of one scope are held to. None in any of them means: counted, never refused."""
+class CellPolicy:
+    """The limits of all cells of one scope. A limit of None counts and never refuses.
+
+    ``concurrent`` is the limit of the bulkhead. ``lease`` is after how many seconds a reservation that
+    was not given back is forgotten.
+    """
 
     breaker: BreakerPolicy = field(default_factory=BreakerPolicy)
     rate: Rate | None = None
     allowance: Allowance = field(default_factory=lambda: Allowance(None))
-    room: int | None = None
+    concurrent: int | None = None
     lease: float = 170.0
     outage: OutagePolicy = field(default_factory=OutagePolicy)
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
+    """The values of all limits. Each of them has a line in `to_json` and one in `from_json`."""
+
     breaker: Breaker
     bucket: Bucket
     budget: Budget
-    room: Room
+    bulkhead: Bulkhead
     outage: Outage
-    tools: tuple[tuple[str, int], ...] = ()  # calls of each tool so far: a session's only
+    tools: tuple[tuple[str, int], ...] = ()  # calls of each tool so far; only a session has any
 
     def with_tools(self, calls: tuple[tuple[str, int], ...]) -> tuple[tuple[str, int], ...]:
         """The calls so far and these."""
@@ -52,46 +56,49 @@ class Cell:
             return self.tools
         return tuple((Counter(dict(self.tools)) + Counter(dict(calls))).items())
 
+    def to_json(self) -> dict[str, Any]:
+        """Only what differs from a new cell. What a running turn needs to know is stored with the turn."""
+        state: dict[str, Any] = {
+            "breaker": self.breaker.to_json(),
+            "bucket": self.bucket.to_json(),
+            "budget": self.budget.to_json(),
+            "room": self.bulkhead.to_json(),  # the name that stored rows have for it
+            "outage": self.outage.to_json(),
+            "tools": dict(self.tools),
+        }
+        return {name: value for name, value in state.items() if value}
+
+    @classmethod
+    def from_json(cls, policy: CellPolicy, state: dict[str, Any]) -> Cell:
+        return cls(
+            breaker=Breaker.from_json(policy.breaker, state.get("breaker", {})),
+            bucket=Bucket.from_json(policy.rate, state.get("bucket", [])),
+            budget=Budget.from_json(policy.allowance, policy.lease, state.get("budget", {})),
+            bulkhead=Bulkhead.from_json(policy.concurrent, policy.lease, state.get("room", [])),
+            outage=Outage.from_json(policy.outage, policy.lease, state.get("outage", {})),
+            tools=tuple(state.get("tools", {}).items()),
+        )
+
 
 class Cells:
-    """How a `Registry` keeps cells: makes new ones, writes them down, reads them again."""
+    """How a `Registry` keeps cells: it makes new ones, writes them as text and reads them again."""
 
-    def __init__(self, terms: dict[str, Terms]) -> None:
-        self._fresh = {scope: _decoded(t, {}) for scope, t in terms.items()}
-        self._terms = dict(terms)
+    def __init__(self, policies: dict[str, CellPolicy]) -> None:
+        self._fresh = {scope: Cell.from_json(policy, {}) for scope, policy in policies.items()}
+        self._policies = dict(policies)
 
     def fresh(self, key: Key) -> Cell:
         return self._fresh[key.scope]
 
     def dump(self, cell: Cell) -> str:
-        """Only what differs from a new cell; what a running turn needs to know is in the turn."""
-        state: dict[str, Any] = {
-            "breaker": cell.breaker.as_json(),
-            "bucket": cell.bucket.as_json(),
-            "budget": cell.budget.as_json(),
-            "room": cell.room.holds.as_json(),
-            "outage": cell.outage.as_json(),
-            "tools": dict(cell.tools),
-        }
-        return encode({name: value for name, value in state.items() if value})
+        return encode(cell.to_json())
 
     def load(self, key: Key, text: str) -> Cell:
-        return _decoded(self._terms[key.scope], json.loads(text))
+        return Cell.from_json(self._policies[key.scope], json.loads(text))
 
     def mark(self, cell: Cell) -> str:
-        """What a list of breakers is to show: kept beside the row, so that it is found without a search."""
+        """What a list of breakers goes by. It is stored beside the state, so that the list needs no scan."""
         return cell.breaker.mark
 
     def is_unused(self, cell: Cell) -> bool:
         return not self.mark(cell)
-
-
-def _decoded(terms: Terms, state: dict[str, Any]) -> Cell:
-    return Cell(
-        Breaker.from_json(terms.breaker, state.get("breaker", {})),
-        Bucket.from_json(terms.rate, state.get("bucket", [])),
-        Budget.from_json(terms.allowance, terms.lease, state.get("budget", {})),
-        Room(terms.room, Holds.from_json(terms.lease, state.get("room", []))),
-        Outage.from_json(terms.outage, terms.lease, state.get("outage", {})),
-        tuple(state.get("tools", {}).items()),
-    )

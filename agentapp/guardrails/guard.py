@@ -5,14 +5,23 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from agentapp.errors import GuardrailRefused
+from agentapp.events import TurnResult
 from agentapp.guardrails import admission
-from agentapp.guardrails.admission import Four, Outcome, Pass, Wish
+from agentapp.guardrails.admission import MaxCost, Reservation, TurnCells
 from agentapp.guardrails.budget import Budget
 from agentapp.guardrails.cell import Cell, Key
 from agentapp.guardrails.registry import Registry, Rows
 from agentapp.isolation import Scope
+
+
+class Admitted(NamedTuple):
+    """A turn that was admitted: what it reserved, and how often its session has called each tool so far."""
+
+    reservation: Reservation
+    tool_calls: tuple[tuple[str, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +40,7 @@ class Meter:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """How a chat stands: what its next message would be refused for, and the budgets, the tightest first."""
+    """Why the next message of a chat would be refused, if it would, and the budgets, the tightest first."""
 
     refusal: GuardrailRefused | None
     half_open: bool
@@ -47,49 +56,41 @@ class Guardrails:
         self.registry, self.clock = registry, clock
         self._provider = provider
 
-    def admit(self, rows: Rows[Key], scope: Scope, wish: Wish) -> tuple[Pass, tuple[tuple[str, int], ...]]:
-        """Let a turn in, inside the transaction that begins it, or raise `GuardrailRefused`.
+    def admit(self, rows: Rows[Key], scope: Scope, max_cost: MaxCost) -> Admitted:
+        """Admit a turn, inside the transaction that begins it, or raise `GuardrailRefused`."""
+        made: list[Reservation] = []
 
-        Beside the pass come the calls that the session's tools have had so far.
-        """
-        let_in: list[Pass] = []
-
-        def change(cells: tuple[Cell, ...]) -> Four:
-            # The time is asked for only now, with the rows in hand: to one who waited for them long,
-            # what others wrote meanwhile would lie ahead, as if the clock had been put back.
-            after, ticket = admission.admit(Four(*cells), wish, self.clock())
-            let_in.append(ticket)
+        def change(cells: TurnCells, now: float) -> TurnCells:
+            after, reservation = admission.admit(cells, max_cost, now)
+            made.append(reservation)
             return after
 
-        after = self.registry.change(rows, self.keys(scope), change)
-        return let_in[0], after[0].tools
+        after = self._change(rows, scope, change)
+        return Admitted(made[0], after.session.tools)
 
-    def settle(self, rows: Rows[Key], scope: Scope, ticket: Pass, end: Outcome) -> None:
-        self.registry.change(
+    def settle(self, rows: Rows[Key], scope: Scope, reservation: Reservation, result: TurnResult) -> None:
+        """Give back what the turn reserved, count what it used and tell the breakers how it ended."""
+        self._change(
             rows,
-            self.keys(scope),
-            lambda cells: admission.settle(Four(*cells), ticket, scope.user_id, end, self.clock()),
+            scope,
+            lambda cells, now: admission.settle(cells, reservation, scope.user_id, result, now),
         )
 
-    def withdraw(self, rows: Rows[Key], scope: Scope, ticket: Pass) -> None:
-        """For a turn of which nobody heard again: exactly once, when it is marked as such."""
-        self.registry.change(
-            rows, self.keys(scope), lambda cells: admission.withdraw(Four(*cells), ticket, self.clock())
-        )
+    def give_back(self, rows: Rows[Key], scope: Scope, reservation: Reservation) -> None:
+        """For a turn whose worker died: exactly once, when the turn is marked as interrupted or deleted."""
+        self._change(rows, scope, lambda cells, now: admission.give_back(cells, reservation, now))
 
-    def charge(self, rows: Rows[Key], scope: Scope, end: Outcome) -> None:
-        """For a turn that went on spending after it was withdrawn."""
-        self.registry.change(
-            rows, self.keys(scope), lambda cells: admission.charge(Four(*cells), end, self.clock())
-        )
+    def charge(self, rows: Rows[Key], scope: Scope, result: TurnResult) -> None:
+        """For a turn that went on spending after its reservation was given back."""
+        self._change(rows, scope, lambda cells, now: admission.charge(cells, result, now))
 
-    def standing(self, scope: Scope, wish: Wish) -> Standing:
+    def standing(self, scope: Scope, max_cost: MaxCost) -> Standing:
         """The decision that the next message would get, without taking anything."""
         now = self.clock()
-        cells = Four(*self.registry.look(self.keys(scope)))
+        cells = TurnCells(*self.registry.look(self.keys(scope)))
         refusal = None
         try:
-            admission.admit(cells, wish, now)
+            admission.admit(cells, max_cost, now)
         except GuardrailRefused as error:
             refusal = error
         meters = sorted(_meters(cells, now), key=lambda meter: -meter.share)
@@ -103,8 +104,19 @@ class Guardrails:
             Key("provider", self._provider),
         )
 
+    def _change(
+        self, rows: Rows[Key], scope: Scope, change: Callable[[TurnCells, float], TurnCells]
+    ) -> TurnCells:
+        """The clock is read only after the rows were locked. A transaction may wait long for them. With an
+        earlier time, what others wrote meanwhile would lie in the future, as if the clock had been put back.
+        """
+        after = self.registry.change(
+            rows, self.keys(scope), lambda cells: change(TurnCells(*cells), self.clock())
+        )
+        return TurnCells(*after)
 
-def _meters(cells: Four, now: float) -> list[Meter]:
+
+def _meters(cells: TurnCells, now: float) -> list[Meter]:
     budgets: list[tuple[str, Budget]] = [
         ("session", cells.session.budget),
         ("user", cells.user.budget),

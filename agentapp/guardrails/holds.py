@@ -1,4 +1,4 @@
-"""What running turns have reserved: given back when they end, and by time alone if they never do."""
+"""What running turns have reserved. It is given back when they end, and expires if they never do."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SLOTS = 16
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """One reservation: the slot it was made in, and how much it is."""
+    """One reserved amount, and the start of the slot in which it was reserved."""
 
     start: float
     amount: int
@@ -20,18 +20,18 @@ class Hold:
 
 @dataclass(frozen=True, slots=True)
 class Holds:
-    """Reservations, summed up by the time they were made at, so that thousands take no more room than one.
+    """Reserved amounts, summed up by the slot they were reserved in, so that thousands take little space.
 
-    A slot is forgotten ``lease`` seconds after its end: whatever in it was not given back by then
-    belonged to somebody who died. Giving back twice is the caller's mistake to prevent; what is
-    in no slot any more is not given back.
+    A slot is forgotten ``lease`` seconds after its end: what was not given back by then belonged to a
+    worker that died. The caller has to make sure that nothing is given back twice. What belongs to a
+    slot that was forgotten is not given back.
     """
 
     lease: float
-    slots: tuple[tuple[float, int, int], ...] = ()  # start, how many, how much
+    slots: tuple[tuple[float, int, int], ...] = ()  # start, how many holds, how much together
 
     def hold(self, amount: int, now: float) -> Hold:
-        """What would be taken now."""
+        """The hold that would be taken now."""
         return Hold(slot_start(now, self.lease / SLOTS), amount)
 
     def take(self, hold: Hold, now: float) -> Holds:
@@ -46,7 +46,7 @@ class Holds:
     def amount(self, now: float) -> int:
         return sum(slot[2] for slot in self._live(now))
 
-    def as_json(self) -> tuple[tuple[float, int, int], ...]:
+    def to_json(self) -> tuple[tuple[float, int, int], ...]:
         return self.slots
 
     @classmethod

@@ -1,4 +1,4 @@
-"""Breakers as an operator sees and sets them: what a list shows, as values; reset; force."""
+"""Breakers as an operator sees and sets them: the rows of the list, reset, force; and the list as text."""
 
 from __future__ import annotations
 
@@ -8,28 +8,43 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, Protocol
 
 from agentapp.errors import NotFound
 from agentapp.guardrails.cell import Cell, Cells, Key
-from agentapp.guardrails.registry import Registry
+from agentapp.guardrails.registry import Registry, Store
 from agentapp.guardrails.times import elapsed
 from agentapp.guardrails.wording import clock, dollars
-from agentapp.storage.cells import CellStore, StoredCell
 
 SCOPES = ("session", "user", "tenant", "provider")
 PROVIDERS = ("anthropic", "demo")
-HEAD = ("SCOPE", "ID", "NAME", "STATE", "FAILURES", "TRIPS", "TRY AGAIN IN", "USED")
-NOTHING = "Every breaker is closed, and none has counted a failure."
-NOTHING_AT_ALL = "There are no breakers yet."
-TOGETHER = 1000  # rows whose columns are made equally wide: a list may be longer than memory
 
 Unit = Literal["tokens", "usd"]
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
-    """One row of the list. Amounts are tokens or dollars, as ``unit`` says; moments are ISO 8601, UTC."""
+class StoredCell:
+    """A cell as it is stored. ``name`` is the name of the user or tenant. For a session it is the owner's
+    name, because the title of a chat is for its owner alone.
+    """
+
+    key: Key
+    name: str
+    state: str
+    updated_at: float
+
+
+class BreakerStore(Store[Key], Protocol):
+    def listed(self, *, everything: bool = False) -> Iterator[StoredCell]:
+        """The cells whose breakers are not closed or have counted failures, or all cells."""
+
+    def key_of(self, scope: str, name: str) -> Key | None:
+        """The key for an id or a name; None if there is nothing of that id or name."""
+
+
+@dataclass(frozen=True, slots=True)
+class BreakerRow:
+    """One row of the list. Amounts are tokens or dollars, as ``unit`` says; times are ISO 8601, UTC."""
 
     scope: str
     id: str
@@ -50,20 +65,6 @@ class Shown:
     tools: dict[str, int]
     updated_at: str
 
-    def columns(self) -> tuple[str, ...]:
-        wait = "-" if self.retry_after is None else clock(self.retry_after)
-        counts = (str(self.failures), str(self.trips))
-        return (self.scope, self.id, self.name or "-", self.state, *counts, wait, self._spent())
-
-    def _spent(self) -> str:
-        if self.scope == "provider" or self.scope not in SCOPES:
-            return "-"
-        limit = "no limit" if self.limit is None else self._amount(self.limit)
-        return f"{self._amount(self.used)} of {limit}"
-
-    def _amount(self, amount: float) -> str:
-        return f"{amount:,.0f} tokens" if self.unit == "tokens" else dollars(round(amount * 1_000_000))
-
 
 class Change(NamedTuple):
     key: Key
@@ -71,26 +72,24 @@ class Change(NamedTuple):
     now: str
 
 
-class Desk:
-    """Where an operator looks at the cells and sets them. The rows are the truth, so whatever is set here
-    is so in every worker at once.
-    """
+class BreakerAdmin:
+    """Lists breakers and sets them. The rows are the truth, so every worker sees at once what is set here."""
 
-    def __init__(self, cells: Cells, store: CellStore, now: Callable[[], float] = time.time) -> None:
+    def __init__(self, cells: Cells, store: BreakerStore, now: Callable[[], float] = time.time) -> None:
         self._cells, self._store, self._now = cells, store, now
         self._registry: Registry[Key, Cell] = Registry(cells, store)
 
-    def listed(self, *, everything: bool = False) -> Iterator[Shown]:
-        """Those that are not closed or have counted failures, or all."""
+    def listed(self, *, everything: bool = False) -> Iterator[BreakerRow]:
+        """The breakers that are not closed or have counted failures, or all."""
         for stored in self._store.listed(everything=everything):
-            yield shown(stored, self._cells.load(stored.key, stored.state), self._now())
+            yield breaker_row(stored, self._cells.load(stored.key, stored.state), self._now())
 
     def reset(self, scope: str, name: str) -> Change:
-        """Closed, and the provider's outage forgotten; budgets and rates stay as they are."""
+        """Close the breaker, and forget the provider's outage. Budgets and rates stay as they are."""
         return self._set(scope, name, _reset)
 
     def force(self, scope: str, name: str, state: Literal["open", "closed"]) -> Change:
-        """Open or closed until it is reset."""
+        """Open or close the breaker until it is reset."""
         return self._set(scope, name, lambda cell: replace(cell, breaker=cell.breaker.force(state)))
 
     def _set(self, scope: str, name: str, change: Callable[[Cell], Cell]) -> Change:
@@ -114,18 +113,18 @@ class Desk:
         return key
 
 
-def shown(stored: StoredCell, cell: Cell, now: float) -> Shown:
+def breaker_row(stored: StoredCell, cell: Cell, now: float) -> BreakerRow:
     breaker, budget = cell.breaker, cell.budget
     unit: Unit = "tokens" if stored.key.scope == "session" else "usd"
     limit, held = budget.allowance.limit, budget.holds
     probed = breaker.probed
-    return Shown(
+    return BreakerRow(
         *stored.key,
         name=stored.name,
         state=breaker.state(now),
         failures=breaker.failures,
         trips=breaker.trips,
-        opened_at=None if breaker.opened is None else _moment(breaker.opened),
+        opened_at=None if breaker.opened is None else _iso(breaker.opened),
         retry_after=None if breaker.forced else breaker.wait(now),
         cooldown=breaker.cooldown,
         probing=probed is not None and elapsed(probed, now) < breaker.policy.lease,
@@ -133,14 +132,37 @@ def shown(stored: StoredCell, cell: Cell, now: float) -> Shown:
         limit=None if limit is None else _in(unit, limit),
         unit=unit,
         reserved=_in(unit, held.amount(now)),
-        running=max(holds.count(now) for holds in (held, cell.room.holds, cell.outage.running)),
+        running=max(holds.count(now) for holds in (held, cell.bulkhead.holds, cell.outage.running)),
         rate_used=cell.bucket.used(now),
         tools=dict(cell.tools),
-        updated_at=_moment(stored.updated_at),
+        updated_at=_iso(stored.updated_at),
     )
 
 
-def as_json(rows: Iterable[Shown]) -> Iterator[str]:
+def _reset(cell: Cell) -> Cell:
+    if cell.breaker.is_unused and not cell.outage.slots:
+        return cell
+    return replace(cell, breaker=cell.breaker.reset(), outage=cell.outage.cleared())
+
+
+def _in(unit: Unit, amount: int) -> float:
+    return amount if unit == "tokens" else amount / 1_000_000
+
+
+def _iso(at: float) -> str:
+    return datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+# --- the list as text -----------------------------------------------------------------------------
+
+HEAD = ("SCOPE", "ID", "NAME", "STATE", "FAILURES", "TRIPS", "TRY AGAIN IN", "USED")
+NO_OPEN_BREAKERS = "Every breaker is closed, and none has counted a failure."
+NO_BREAKERS = "There are no breakers yet."
+# So many rows at a time get columns of the same width: the whole list may not fit into memory.
+ROWS_PER_BLOCK = 1000
+
+
+def as_json(rows: Iterable[BreakerRow]) -> Iterator[str]:
     """The lines of one JSON list, with one row on each."""
     texts = (json.dumps({name: getattr(row, name) for name in row.__slots__}) for row in rows)
     last = next(texts, None)
@@ -155,11 +177,11 @@ def as_json(rows: Iterable[Shown]) -> Iterator[str]:
     yield "]"
 
 
-def as_table(rows: Iterable[Shown], nothing: str) -> Iterator[str]:
-    """The lines of a table, or the one line that says there is nothing."""
-    lines = itertools.chain([HEAD], (row.columns() for row in rows))
+def as_table(rows: Iterable[BreakerRow], nothing: str) -> Iterator[str]:
+    """The lines of a table, or the line ``nothing`` if there are no rows."""
+    lines = itertools.chain([HEAD], map(_columns, rows))
     widths = [0] * len(HEAD)
-    while block := list(itertools.islice(lines, TOGETHER)):
+    while block := list(itertools.islice(lines, ROWS_PER_BLOCK)):
         if block == [HEAD]:
             yield nothing
             return
@@ -171,15 +193,18 @@ def as_table(rows: Iterable[Shown], nothing: str) -> Iterator[str]:
             yield "  ".join(map(str.ljust, line, widths)).rstrip()
 
 
-def _reset(cell: Cell) -> Cell:
-    if cell.breaker.is_unused and not cell.outage.slots:
-        return cell
-    return replace(cell, breaker=cell.breaker.reset(), outage=cell.outage.cleared())
+def _columns(row: BreakerRow) -> tuple[str, ...]:
+    wait = "-" if row.retry_after is None else clock(row.retry_after)
+    counts = (str(row.failures), str(row.trips))
+    return (row.scope, row.id, row.name or "-", row.state, *counts, wait, _used(row))
 
 
-def _in(unit: Unit, amount: int) -> float:
-    return amount if unit == "tokens" else amount / 1_000_000
+def _used(row: BreakerRow) -> str:
+    if row.scope == "provider" or row.scope not in SCOPES:
+        return "-"
+    limit = "no limit" if row.limit is None else _amount(row.unit, row.limit)
+    return f"{_amount(row.unit, row.used)} of {limit}"
 
 
-def _moment(at: float) -> str:
-    return datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+def _amount(unit: Unit, amount: float) -> str:
+    return f"{amount:,.0f} tokens" if unit == "tokens" else dollars(round(amount * 1_000_000))

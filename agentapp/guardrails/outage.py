@@ -1,4 +1,4 @@
-"""Whether the model is down for everybody: failures with the names of those they happened to."""
+"""Whether the model is down for everybody: recent failures, with the users they happened to."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from agentapp.guardrails.holds import Hold, Holds
 from agentapp.guardrails.times import recent, slot_start
 
 SLOTS = 10
-# However often one user fails, it counts no more than this within a window, so that one alone
-# cannot make up the share in which a few others happened to fail as well.
-MOST_OF_ONE_USER = 3
-# Names kept in a window: far more than are needed. Those who fail beyond them are counted without a name.
-MOST_NAMES = 256
-NAMELESS = ""
+# A user's failures beyond this many within a window are not counted. Otherwise one user alone could make up
+# the share while a few others happened to fail as well.
+MOST_PER_USER = 3
+# Users remembered in a window, far more than are needed. Further users' failures are counted without a name.
+MOST_USERS = 256
+UNNAMED = ""
 
 Slot = tuple[float, int, tuple[tuple[str, int], ...]]  # when it began, how many succeeded, who failed
 
 
 @dataclass(frozen=True, slots=True)
 class OutagePolicy:
-    """Down means: that many different users failed, and that share of all turns, within the window."""
+    """The model is down if within the window so many different users failed, and that share of all turns."""
 
     users: int = 5
     share: float = 0.5
@@ -31,8 +31,8 @@ class OutagePolicy:
 
 @dataclass(frozen=True, slots=True)
 class Outage:
-    """What the provider's breaker goes by. Turns still running count as not failed: of a hundred that
-    began together the failing ones are often the first to end.
+    """What opens the provider's breaker. Turns that still run count as not failed: of a hundred turns that
+    began together, the failing ones are often the first to end.
     """
 
     policy: OutagePolicy
@@ -50,27 +50,27 @@ class Outage:
 
     def failed(self, user: str, now: float) -> Outage:
         known = self._failures(now)
-        return self._noted(user if user in known or len(known) < MOST_NAMES else NAMELESS, now)
+        return self._noted(user if user in known or len(known) < MOST_USERS else UNNAMED, now)
 
     def cleared(self) -> Outage:
-        """Without the memory of failures, once the model was seen to work again."""
+        """Without the failures, after the model was seen to work again."""
         return Outage(self.policy, self.running)
 
     def is_down(self, now: float) -> bool:
         failures = self._failures(now)
-        bad = failures.pop(NAMELESS, 0)
-        bad += sum(min(count, MOST_OF_ONE_USER) for count in failures.values())
+        bad = failures.pop(UNNAMED, 0)
+        bad += sum(min(count, MOST_PER_USER) for count in failures.values())
         good = sum(slot[1] for slot in self._live(now)) + self.running.count(now)
         return len(failures) >= self.policy.users and bad >= self.policy.share * (bad + good)
 
     def users_failing(self, now: float) -> int:
-        return len(self._failures(now).keys() - {NAMELESS})
+        return len(self._failures(now).keys() - {UNNAMED})
 
-    def as_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         if not self.slots and not self.running.slots:
             return {}
         state: dict[str, Any] = {
-            "running": self.running.as_json(),
+            "running": self.running.to_json(),
             "slots": [[start, good, dict(bad)] for start, good, bad in self.slots],
         }
         return {name: value for name, value in state.items() if value}

@@ -1,4 +1,4 @@
-"""Failed tries to sign in: counted by name and by address, in all workers together."""
+"""Failed attempts to sign in: counted by name and by address, in all workers together."""
 
 from __future__ import annotations
 
@@ -14,20 +14,24 @@ from typing import Protocol
 
 from agentapp.errors import Busy, GuardrailRefused, RateLimited, WrongPassword
 from agentapp.guardrails.bucket import Rate
-from agentapp.guardrails.cell import Cell, Key, Terms
+from agentapp.guardrails.cell import Cell, CellPolicy, Key
 from agentapp.guardrails.guard import Guardrails
 from agentapp.guardrails.registry import Store
-from agentapp.guardrails.wording import explained
+from agentapp.guardrails.wording import stamp_refusal
 
 NAME, ADDRESS = "login-name", "login-address"
+# A refusal does not say whether it was for the name or for the address: that is nobody's business.
+SCOPE = "login"
 # Many people may share an address: an office, a school.
-NAMES_AT_AN_ADDRESS = 5
-LEASE = 120.0  # a check takes far less, even in a long queue: after this its worker is dead
-AT_ONCE = 2  # of each process: few enough that the tries under way leave room below any sensible limit
-PATIENCE = 10.0
-# While the last tries before the limit are under way elsewhere: what becomes of them is known in a moment.
-PAUSE, PAUSES = 0.05, 20
-SWEEP_EVERY = 100  # failed tries of this process
+NAMES_PER_ADDRESS = 5
+# A check takes far less than this, even in a long queue: after it, the worker must have died.
+CHECK_LEASE_SECONDS = 120.0
+# Of each process. So few that the attempts under way stay below any sensible limit.
+CHECKS_AT_ONCE = 2
+GATE_WAIT_SECONDS = 10.0
+# If the last attempts below the limit are being checked elsewhere, their outcome is known in a moment.
+PAUSE_SECONDS, PAUSES = 0.05, 20
+SWEEP_EVERY = 100  # failed attempts in this process
 
 
 class SignInStore(Store[Key], Protocol):
@@ -36,23 +40,24 @@ class SignInStore(Store[Key], Protocol):
 
 
 class SignIns:
-    """A try is let in only if, should it and all that are under way fail, the limit would still be kept.
+    """An attempt is let in only if the limit is kept even if this attempt and all that are under way fail.
 
-    So however many come at once, no more passwords are checked than the limit says; and however
-    many come at once with the right one, all get in, a few at a time: hashing takes a core each.
+    So however many come at once, no more passwords are checked than the limit allows. And however
+    many come at once with the right password, all get in. A few are checked at a time, because each
+    hash takes a whole core.
     """
 
     def __init__(self, guardrails: Guardrails, store: SignInStore, rate: tuple[int, float] | None) -> None:
         self._guardrails, self._store, self._rate = guardrails, store, rate
-        self._gate = threading.BoundedSemaphore(AT_ONCE)
+        self._gate = threading.BoundedSemaphore(CHECKS_AT_ONCE)
         self._failures = itertools.count()
 
     @contextmanager
     def counted(self, name: str, address: str) -> Iterator[None]:
-        """Around the check of a password. Raises `RateLimited` before it if there were too many failures;
-        whoever meets `WrongPassword` inside has failed once more.
+        """Goes around the check of a password. Raises `RateLimited` before the check if there were too many
+        failures. A `WrongPassword` that is raised inside counts as one more failure.
 
-        The name is the one the account would have. Neither is kept in clear.
+        The name is the one that the account would have. Neither name nor address is stored in clear.
         """
         if self._rate is None:
             yield
@@ -72,35 +77,35 @@ class SignIns:
 
     @contextmanager
     def _few_at_once(self) -> Iterator[None]:
-        if not self._gate.acquire(timeout=PATIENCE):
-            raise _told(Busy(limit=AT_ONCE, used=AT_ONCE, retry_after=1.0))
+        if not self._gate.acquire(timeout=GATE_WAIT_SECONDS):
+            raise stamp_refusal(Busy(limit=CHECKS_AT_ONCE, used=CHECKS_AT_ONCE, retry_after=1.0), SCOPE)
         try:
             yield
         finally:
             self._gate.release()
 
     def _enter(self, keys: tuple[Key, Key]) -> float:
-        """The moment to leave with."""
+        """The time to pass to `_leave`."""
         for _ in range(PAUSES):
             try:
                 return self._try_to_enter(keys)
             except Busy:
-                time.sleep(PAUSE)
+                time.sleep(PAUSE_SECONDS)
         return self._try_to_enter(keys)
 
     def _try_to_enter(self, keys: tuple[Key, Key]) -> float:
-        let_in: list[float] = []
+        entered_at: list[float] = []
 
         def change(cells: tuple[Cell, ...]) -> list[Cell]:
-            let_in.append(self._guardrails.clock())  # not before the rows were there: one may have to wait
-            return _entered(cells, let_in[-1])
+            entered_at.append(self._guardrails.clock())  # only now, because waiting for the rows takes time
+            return _entered(cells, entered_at[-1])
 
         try:
             with self._store.transaction() as rows:
                 after = self._guardrails.registry.change(rows, keys, change)
         except GuardrailRefused as refusal:
-            raise _told(refusal) from None
-        return after[0].room.holds.hold(0, let_in[-1]).start
+            raise stamp_refusal(refusal, SCOPE) from None
+        return after[0].bulkhead.holds.hold(0, entered_at[-1]).start
 
     def _leave(self, keys: tuple[Key, Key], since: float, failed: bool) -> None:
         def change(cells: tuple[Cell, ...]) -> list[Cell]:
@@ -111,18 +116,22 @@ class SignIns:
             self._guardrails.registry.change(rows, keys, change)
 
     def _sweep(self, seconds: float) -> None:
-        """Anybody can type any name: what is too old to count must not stay."""
+        """Anybody can type any name, so rows that are too old to count must not stay."""
         if next(self._failures) % SWEEP_EVERY == 0:
-            self._store.forget((NAME, ADDRESS), time.time() - 2 * max(seconds, LEASE))
+            before = time.time() - 2 * max(seconds, CHECK_LEASE_SECONDS)
+            self._store.forget((NAME, ADDRESS), before)
 
 
-def sign_in_terms(rate: Rate | None) -> dict[str, Terms]:
-    wider = Rate(rate.count * NAMES_AT_AN_ADDRESS, rate.seconds) if rate else None
-    return {NAME: Terms(rate=rate, lease=LEASE), ADDRESS: Terms(rate=wider, lease=LEASE)}
+def sign_in_policies(rate: Rate | None) -> dict[str, CellPolicy]:
+    wider = Rate(rate.count * NAMES_PER_ADDRESS, rate.seconds) if rate else None
+    return {
+        NAME: CellPolicy(rate=rate, lease=CHECK_LEASE_SECONDS),
+        ADDRESS: CellPolicy(rate=wider, lease=CHECK_LEASE_SECONDS),
+    }
 
 
 def network_of(address: str) -> str:
-    """What counts as one address. Of IPv6 it is the network: everybody there has billions of addresses."""
+    """What counts as one address. For IPv6 it is the network, because each one has billions of addresses."""
     try:
         ip = ipaddress.ip_address(address)
     except ValueError:
@@ -134,26 +143,20 @@ def network_of(address: str) -> str:
 
 def _entered(cells: tuple[Cell, ...], now: float) -> list[Cell]:
     for cell in cells:
-        cell.bucket.take(now)  # for its refusal only: whether this try fails is not known yet
+        cell.bucket.take(now)  # Only for its refusal: whether this attempt fails is not known yet.
     for cell in cells:
-        under_way, rate = cell.room.holds.count(now), cell.bucket.rate
+        under_way, rate = cell.bulkhead.holds.count(now), cell.bucket.rate
         if rate is not None and cell.bucket.used(now) + under_way >= rate.count:
             raise Busy(limit=rate.count, used=under_way, retry_after=1.0)
-    return [replace(cell, room=cell.room.enter(now)) for cell in cells]
-
-
-def _told(refusal: GuardrailRefused) -> GuardrailRefused:
-    refusal.scope = "login"  # whether it is the name or the address is nobody's business
-    refusal.args = (explained(refusal),)
-    return refusal
+    return [replace(cell, bulkhead=cell.bulkhead.enter(now)) for cell in cells]
 
 
 def _left(cell: Cell, since: float, failed: bool, now: float) -> Cell:
-    room = cell.room.leave(since, now)
+    cell = replace(cell, bulkhead=cell.bulkhead.leave(since, now))
     try:
-        return replace(cell, room=room, bucket=cell.bucket.take(now) if failed else cell.bucket)
-    except RateLimited:  # others failed more often since, because this took longer than its lease
-        return replace(cell, room=room)
+        return replace(cell, bucket=cell.bucket.take(now)) if failed else cell
+    except RateLimited:  # This check took longer than its lease, and others failed in the meantime.
+        return cell
 
 
 def _digest(text: str) -> str:

@@ -1,4 +1,4 @@
-"""Seats: how many of this worker's threads may be busy with streams. The others are for everything else."""
+"""Stream slots: how many threads of a worker may be busy with streams. The others serve everything else."""
 
 from __future__ import annotations
 
@@ -9,34 +9,35 @@ from contextlib import suppress
 from queue import Empty, SimpleQueue
 
 from agentapp.errors import Busy
-from agentapp.guardrails.wording import explained
+from agentapp.guardrails.wording import stamp_refusal
 
-PATIENCE = 2.0
-SHARE = 2  # nobody gets more than one part in so many
-FEW = 32  # but everybody may have this many
+RETRY_AFTER_SECONDS = 2.0
+# One user may have this many streams at once, or one part in USER_SHARE of all slots if that is more.
+STREAMS_PER_USER = 32
+USER_SHARE = 2
 
 
-class Seats:
-    """In this process's memory, and rightly so: it is this process's threads that are shared out."""
+class StreamSlots:
+    """Counted in memory, because what is shared out is the threads of this process."""
 
     def __init__(self, threads: int, reserved: int) -> None:
         self._lock = threading.Lock()
         self._taken: Counter[str] = Counter()
-        # A seat may be left by the garbage collector, at any moment, also while this thread has the lock.
-        self._left: SimpleQueue[str] = SimpleQueue()
+        # A slot may be released by the garbage collector, at any moment, even while this thread has the lock.
+        self._released: SimpleQueue[str] = SimpleQueue()
         self.resize(threads, reserved)
 
     def resize(self, threads: int, reserved: int) -> None:
-        """As many as there are threads beyond the reserve, and at least one."""
+        """As many slots as there are threads beyond the reserved ones, and at least one."""
         self.total = max(1, threads - reserved)
 
     def taken(self) -> int:
         with self._lock:
             return self._count().total()
 
-    def take(self, user_id: str) -> Seat:
-        """Raises `Busy` if none is free: waiting for one would take the very thread that is missing."""
-        most = max(FEW, self.total // SHARE)
+    def take(self, user_id: str) -> StreamSlot:
+        """Raises `Busy` if none is free: waiting for one would occupy the very thread that is missing."""
+        most = max(STREAMS_PER_USER, self.total // USER_SHARE)
         with self._lock:
             taken = self._count()
             if taken.total() >= self.total:
@@ -44,31 +45,28 @@ class Seats:
             if taken[user_id] >= most:
                 raise _busy("streams", most)
             taken[user_id] += 1
-        return Seat(self._left, user_id)
+        return StreamSlot(self._released, user_id)
 
     def _count(self) -> Counter[str]:
         with suppress(Empty):
             while True:
-                user_id = self._left.get_nowait()
+                user_id = self._released.get_nowait()
                 self._taken[user_id] -= 1
                 if not self._taken[user_id]:
                     del self._taken[user_id]
         return self._taken
 
 
-class Seat:
-    """Leave it, once or more often; and if nobody does, it is free when the holder is gone."""
+class StreamSlot:
+    """Release it once or more often. If nobody does, it is released when this object is gone."""
 
-    def __init__(self, left: SimpleQueue[str], user_id: str) -> None:
-        self._leaving = weakref.finalize(self, left.put, user_id)
-        self._leaving.atexit = False
+    def __init__(self, released: SimpleQueue[str], user_id: str) -> None:
+        self._release = weakref.finalize(self, released.put, user_id)
+        self._release.atexit = False
 
-    def leave(self) -> None:
-        self._leaving()
+    def release(self) -> None:
+        self._release()
 
 
 def _busy(scope: str, most: int) -> Busy:
-    refusal = Busy(limit=most, used=most, retry_after=PATIENCE)
-    refusal.scope = scope
-    refusal.args = (explained(refusal),)
-    return refusal
+    return stamp_refusal(Busy(limit=most, used=most, retry_after=RETRY_AFTER_SECONDS), scope)

@@ -8,34 +8,34 @@ from typing import Any, TypeVar
 
 Slot = TypeVar("Slot", bound=tuple[Any, ...])
 
-# Clocks of several machines differ a little, and one machine's is put right now and then by that much.
-SLACK = 2.0
+# The clocks of several machines differ a little, and a clock is corrected now and then by about as much.
+CLOCK_SKEW_SECONDS = 2.0
 
 
 def elapsed(since: float, now: float) -> float:
-    """Seconds since then. A moment that lies ahead cannot have been: the clock was moved, and it counts
-    as long ago. So nothing that is waited for can be further away than the wait itself.
+    """Seconds since then. A time in the future means that the clock was moved, and counts as long ago. So
+    no wait can last longer than it was meant to.
     """
     if since <= now:
         return now - since
-    return 0.0 if since <= now + SLACK else inf
+    return 0.0 if since <= now + CLOCK_SKEW_SECONDS else inf
 
 
 def recent(slots: Sequence[Slot], lasts: float, now: float) -> list[Slot]:
-    """The slots that began less than so many seconds ago, by the same rule. They are in order of time, so
-    whatever has to go is at one of the two ends.
+    """The slots that began less than ``lasts`` seconds ago, by the same rule. Slots are in order of time, so
+    those that have to go are at one of the two ends.
     """
     first, end = 0, len(slots)
     while first < end and slots[first][0] <= now - lasts:
         first += 1
-    while first < end and slots[end - 1][0] > now + SLACK:
+    while first < end and slots[end - 1][0] > now + CLOCK_SKEW_SECONDS:
         end -= 1
     return list(slots[first:end])
 
 
 def slot_start(now: float, width: float) -> float:
-    """When the slot began that this moment is in. Mostly that is a whole second, and then it is kept as
-    an int, which takes less room and less time to write down.
+    """When the slot began that this time is in. Mostly that is a whole second. It is then an int, which
+    takes less space and less time to write as JSON.
     """
     start = now - now % width
     return int(start) if start.is_integer() else start

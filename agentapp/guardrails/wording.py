@@ -1,20 +1,22 @@
-"""What a person is told when a guardrail says no: whose limit it is, what still works, when to come back."""
+"""What a person reads when a guardrail refuses: whose limit it is, what still works, when to come back."""
 
 from __future__ import annotations
 
 from math import ceil
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from agentapp.errors import BreakerOpen, BudgetExhausted, Busy, GuardrailRefused, RateLimited
 
+Refusal = TypeVar("Refusal", bound=GuardrailRefused)
+
 AGAIN = "Try again in {}."
 OPERATOR = "An operator can raise the limit."
-DAYS_FROM = 172_800  # from two days on, nobody counts seconds
+DAYS_FROM = 172_800  # From two days on, the wait is given in days.
 
 
-class Told(NamedTuple):
-    """A refusal in words. The wait stands apart, with {} for the time, because on a page it counts down;
-    it is empty if nobody knows the time.
+class RefusalText(NamedTuple):
+    """A refusal in words. The wait is a part of its own, with {} for the time, because on a page it counts
+    down. It is empty if the time is not known.
     """
 
     reason: str
@@ -22,26 +24,33 @@ class Told(NamedTuple):
     more: str = ""
 
 
+def stamp_refusal(refusal: Refusal, scope: str) -> Refusal:
+    """Write into a refusal whose limit it was, and the sentence that says so."""
+    refusal.scope = scope
+    refusal.args = (explained(refusal),)
+    return refusal
+
+
 def explained(refusal: GuardrailRefused) -> str:
-    reason, wait, more = told(refusal)
+    reason, wait, more = refusal_text(refusal)
     return " ".join(part for part in (reason, wait.replace("{}", clock(refusal.retry_after)), more) if part)
 
 
-def told(refusal: GuardrailRefused) -> Told:
+def refusal_text(refusal: GuardrailRefused) -> RefusalText:
     match refusal:
         case BreakerOpen():
             return _paused(refusal)
         case RateLimited():
-            return Told(_too_fast(refusal), AGAIN)
+            return RefusalText(_too_fast(refusal), AGAIN)
         case BudgetExhausted():
             return _spent(refusal)
         case Busy():
-            return Told(_full(refusal), AGAIN)
-    return Told(str(refusal))
+            return RefusalText(_full(refusal), AGAIN)
+    return RefusalText(str(refusal))
 
 
 def clock(seconds: float) -> str:
-    """As on a kitchen timer: 0:42, 14:05, 3:00:00; and 18 days if it is that long."""
+    """As on a timer: 0:42, 14:05, 3:00:00; and "18 days" if it is that long."""
     whole = max(1, ceil(seconds))
     if whole >= DAYS_FROM:
         return f"{ceil(whole / 86_400)} days"
@@ -51,35 +60,35 @@ def clock(seconds: float) -> str:
 
 
 def dollars(microusd: int) -> str:
-    """Rounded down: what is not used up must not look as if it were."""
+    """Rounded down: what is not used up yet must not look as if it were."""
     if 0 < microusd < 10_000:
         return f"${microusd // 100 / 10_000:.4f}"
     return f"${microusd // 10_000 / 100:,.2f}"
 
 
-def _paused(refusal: GuardrailRefused) -> Told:
+def _paused(refusal: GuardrailRefused) -> RefusalText:
     match refusal.scope:
         case "provider" if not refusal.used:
-            return Told("The model is paused for everybody by an operator.")
+            return RefusalText("The model is paused for everybody by an operator.")
         case "provider":
-            return Told("The model is not answering for anybody right now.", AGAIN)
+            return RefusalText("The model is not answering for anybody right now.", AGAIN)
         case "tenant":
-            return Told("The chats of your organisation are paused by an operator.")
+            return RefusalText("The chats of your organisation are paused by an operator.")
         case "user" if not refusal.used:
-            return Told("Your chats are paused by an operator.")
+            return RefusalText("Your chats are paused by an operator.")
         case "user":
-            return Told(
+            return RefusalText(
                 f"All your chats are paused: {_errors(refusal)}. Nobody else is affected.",
                 AGAIN,
             )
     if not refusal.used:
-        return Told("This chat is paused by an operator. Your other chats work.")
-    return Told(f"This chat is paused: {_errors(refusal)}. Your other chats work.", AGAIN)
+        return RefusalText("This chat is paused by an operator. Your other chats work.")
+    return RefusalText(f"This chat is paused: {_errors(refusal)}. Your other chats work.", AGAIN)
 
 
 def _errors(refusal: GuardrailRefused) -> str:
     if refusal.used < refusal.limit:
-        return "too many errors lately"  # their share was too high, in whatever order they came
+        return "too many errors lately"  # Their share was too high. They did not come in a row.
     return f"{refusal.used} error{'' if refusal.used == 1 else 's'} in a row"
 
 
@@ -90,13 +99,13 @@ def _too_fast(refusal: RateLimited) -> str:
     return f"That is too fast: at most {refusal.limit:,} messages {whose} {_within(refusal.seconds)}."
 
 
-def _spent(refusal: BudgetExhausted) -> Told:
+def _spent(refusal: BudgetExhausted) -> RefusalText:
     if refusal.used < refusal.limit:
-        return Told(f"All that is left of {_limit(refusal)} is reserved by answers under way.", AGAIN)
+        return RefusalText(f"All that is left of {_limit(refusal)} is reserved by answers under way.", AGAIN)
     if refusal.scope == "session":
         go_on = "Start a new chat to go on; what was used still counts."
-        return Told(f"This chat has used all of {_limit(refusal)}. {go_on}", more=OPERATOR)
-    return Told(f"All of {_limit(refusal)} is used.", "It starts anew in {}, at 00:00 UTC.", OPERATOR)
+        return RefusalText(f"This chat has used all of {_limit(refusal)}. {go_on}", more=OPERATOR)
+    return RefusalText(f"All of {_limit(refusal)} is used.", "It starts anew in {}, at 00:00 UTC.", OPERATOR)
 
 
 def _limit(refusal: BudgetExhausted) -> str:

@@ -1,16 +1,16 @@
-"""The rows of the guardrails' cells: read and written inside a transaction, each by one at a time."""
+"""The rows of the guardrails' cells: read and written inside a transaction that locks them."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 from sqlalchemy import ColumnElement, Connection, and_, delete, select, tuple_
 from sqlalchemy.orm import Session, aliased
 
 from agentapp.guardrails.cell import Key
+from agentapp.guardrails.operator import StoredCell
 from agentapp.storage.accounts import folded
 from agentapp.storage.db import Database
 from agentapp.storage.models import ChatSession, GuardrailCell, Tenant, User
@@ -19,28 +19,16 @@ TABLE = GuardrailCell.__tablename__
 COLUMNS = ("scope", "id", "state", "mark", "updated_at")
 
 
-@dataclass(frozen=True, slots=True)
-class StoredCell:
-    """A row of the list of breakers. ``name`` is the user's or tenant's, and a session's owner's: what a
-    chat is called is for its owner alone.
-    """
-
-    key: Key
-    name: str
-    state: str
-    updated_at: float
-
-
 class CellStore:
-    """A `guardrails.registry.Store`.
+    """A `guardrails.registry.Store`, and the stores that operators and sign-in need.
 
-    Its statements are texts for the driver: every turn runs four of them, and built by SQLAlchemy
-    they took longer than all the deciding.
+    Its statements are texts for the driver. Every turn runs four of them, and when SQLAlchemy built
+    them, that took longer than all decisions of the guardrails.
     """
 
     def __init__(self, db: Database) -> None:
         self._db = db
-        self._locks = db.engine.dialect.name != "sqlite"  # there the whole transaction is one lock
+        self._locks = db.engine.dialect.name != "sqlite"  # On SQLite the whole transaction is one lock.
         sign = "%s" if self._locks else "?"
         self._wanted = f"(scope = {sign} AND id = {sign})"
         insert = f"INSERT INTO {TABLE} ({', '.join(COLUMNS)}) VALUES ({', '.join([sign] * len(COLUMNS))})"  # noqa: S608
@@ -54,7 +42,7 @@ class CellStore:
             yield self.rows(db)
 
     def rows(self, db: Session) -> CellRows:
-        """The rows as part of a transaction that is open already."""
+        """The rows as part of an open transaction."""
         return CellRows(self, db.connection())
 
     def look(self, keys: Sequence[Key]) -> Mapping[Key, str]:
@@ -62,7 +50,7 @@ class CellStore:
             return self._selected(db.connection(), keys, lock=False)
 
     def listed(self, *, everything: bool = False) -> Iterator[StoredCell]:
-        """The cells with something to show, or all of them, a few at a time."""
+        """The cells that have a mark, or all of them. They are read a few at a time."""
         cell, whose = GuardrailCell, aliased(User)
         owner = select(whose.name).where(ChatSession.id == cell.id, _owned_by(whose)).scalar_subquery()
         query = (
@@ -71,7 +59,7 @@ class CellStore:
             .outerjoin(Tenant, and_(cell.scope == "tenant", Tenant.id == cell.id))
         )
         if not everything:
-            # First by what the index is by, or SQLite would rather read the whole table.
+            # Ordered first by the column of the index, because otherwise SQLite reads the whole table.
             query = query.where(cell.mark != "").order_by(cell.mark.desc())
         query = query.order_by(cell.scope, cell.updated_at.desc(), cell.id)
         with self._db.reading() as db:
@@ -81,8 +69,8 @@ class CellStore:
                 yield StoredCell(Key(scope, id), name or "", state, updated_at)
 
     def key_of(self, scope: str, name: str) -> Key | None:
-        """The key of that id or, for a user or tenant, of that name; None if there is no such session, user
-        or tenant, and no cell left of one.
+        """The key of that id or, for a user or tenant, of that name. None if there is no such session, user
+        or tenant, and no cell that one has left.
         """
         with self._db.reading() as db:
             ids: list[str] = []
@@ -97,7 +85,7 @@ class CellStore:
             return Key(scope, ids[0]) if ids else None
 
     def forget(self, scopes: Sequence[str], before: float) -> None:
-        """Remove the cells of these scopes that were not changed since then, and that nobody is at."""
+        """Remove the cells of these scopes that were not changed since then, except those that are locked."""
         cell = GuardrailCell
         old = select(cell.scope, cell.id).where(cell.scope.in_(scopes), cell.updated_at < before)
         with self._db.writing() as db:
@@ -109,8 +97,8 @@ class CellStore:
         wanted = " OR ".join([self._wanted] * len(keys))
         query = f"SELECT scope, id, state FROM {TABLE} WHERE {wanted}"  # noqa: S608 - names of our own
         if lock:
-            # Always in the same order, or two transactions could each wait for the other. The one
-            # row that everybody needs, the provider's, comes last and so is held the shortest.
+            # The lock order: always the same, because otherwise two transactions could wait for each other.
+            # The provider's row, which every turn needs, comes last and so is held for the shortest time.
             query += " ORDER BY scope DESC, id FOR UPDATE"
         found = connection.exec_driver_sql(query, tuple(part for key in keys for part in key))
         return {Key(scope, id): state for scope, id, state in found}
@@ -130,17 +118,19 @@ class CellRows:
         while True:
             self._claim([key for key in keys if key not in found])
             found = store._selected(connection, keys, lock=True)
-            if all(key in found for key in keys):  # nobody removed one in between
+            if all(key in found for key in keys):  # No other transaction removed one in between.
                 return found
 
     def _claim(self, missing: list[Key]) -> None:
-        """A row that is not there cannot be locked. Whoever comes first makes it, empty, and the others wait
-        here until that one's transaction has ended. Nothing is locked before that: whoever held one row
-        while making another could meet somebody who does the opposite.
+        """Make the rows that do not exist, because only an existing row can be locked.
+
+        The first transaction inserts an empty row. The others wait here until the first one has ended.
+        No row is locked before this step: a transaction that holds one row while it inserts another could
+        meet one that does the opposite, and each would wait for the other.
         """
         if missing:
             missing.sort(key=lambda key: key.id)
-            missing.sort(key=lambda key: key.scope, reverse=True)  # the order they are locked in
+            missing.sort(key=lambda key: key.scope, reverse=True)  # This is the lock order of `_selected`.
             rows = [_row(key, "{}", "") for key in missing]
             self._connection.exec_driver_sql(self._store._claim, rows)
 
@@ -159,5 +149,5 @@ def _row(key: Key, text: str, mark: str) -> tuple[str, str, str, str, float]:
 
 
 def _owned_by(user: type[User]) -> ColumnElement[bool]:
-    """Every session with its owner: for operators, who see whose it is and nothing of what is in it."""
+    """Joins every session to its owner. Operators see whose it is, and nothing of its content."""
     return and_(ChatSession.user_id == user.id, ChatSession.tenant_id == user.tenant_id)

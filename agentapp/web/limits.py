@@ -7,7 +7,7 @@ from math import ceil
 
 from agentapp.errors import BudgetExhausted, GuardrailRefused, RateLimited
 from agentapp.guardrails.guard import Meter, Standing
-from agentapp.guardrails.wording import DAYS_FROM, OPERATOR, clock, dollars, told
+from agentapp.guardrails.wording import DAYS_FROM, OPERATOR, clock, dollars, refusal_text
 
 # From this share on: the level, and the words in front of the numbers.
 LEVELS = ((1.0, "full", "Used up: "), (0.9, "high", "Almost used up: "), (0.75, "low", "Running low: "))
@@ -63,7 +63,7 @@ def limits_view(
 
 
 def _notice(refusal: GuardrailRefused) -> Notice:
-    reason, wait, more = told(refusal)
+    reason, wait, more = refusal_text(refusal)
     before, _, after = wait.partition("{}")
     counted = wait and refusal.retry_after < DAYS_FROM
     return Notice(

@@ -20,17 +20,16 @@ from sqlalchemy import Engine, event, text
 from agentapp.cli import main
 from agentapp.config import Settings
 from agentapp.guardrails import operator as breakers
-from agentapp.guardrails.admission import Wish
+from agentapp.guardrails.admission import MaxCost
 from agentapp.guardrails.breaker import Breaker
 from agentapp.guardrails.cell import Cell, Key
 from agentapp.isolation import RequestScope, Scope
-from agentapp.storage import migrate
 from agentapp.storage.db import make_engine
 from agentapp.storage.values import User
 from agentapp.turns.turn import longest
 from agentapp.web.parts import Parts
+from tests.support.databases import DATABASES, migrated
 from tests.support.people import PASSWORD, Person, person
-from tests.support.postgres import postgres_url
 from tests.support.serving import SCRIPTS, clean_env, run, server
 from tests.support.visiting import Visitor
 from tests.support.watching import sql
@@ -63,7 +62,7 @@ FIELDS = {
 
 def fail(breaker: Breaker, now: float, times: int = 3) -> Breaker:
     for _ in range(times):
-        breaker = breaker.failed(breaker.token, now)
+        breaker = breaker.failed(breaker.generation, now)
     return breaker
 
 
@@ -77,31 +76,28 @@ STATES: dict[str, Change] = {
 
 
 @pytest.fixture(params=["sqlite"])
-def url(request: pytest.FixtureRequest, settings: Settings) -> Iterator[str]:
-    if request.param == "sqlite":
-        yield settings.database_url
-        return
-    with postgres_url() as made:
-        migrate.upgrade(made)
-        yield made
+def database_url(request: pytest.FixtureRequest, settings: Settings) -> Iterator[str]:
+    """SQLite alone, unless a test asks for `both_databases`."""
+    with migrated(request.param, settings) as url:
+        yield url
 
 
-both_databases = pytest.mark.parametrize("url", ["sqlite", "postgresql"], indirect=True)
+both_databases = pytest.mark.parametrize("database_url", DATABASES, indirect=True)
 
 
 @pytest.fixture
-def app(url: str, settings: Settings, make_app: Callable[..., Flask]) -> Flask:
-    return make_app(None, replace(settings, database_url=url))
+def app(database_url: str, settings: Settings, make_app: Callable[..., Flask]) -> Flask:
+    return make_app(None, replace(settings, database_url=database_url))
 
 
 @pytest.fixture
-def agentapp(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Agentapp:
+def agentapp(database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Agentapp:
     monkeypatch.chdir(tmp_path)
     for name in set(os.environ) - set(clean_env()):
         monkeypatch.delenv(name)
 
     def invoke(*args: str) -> Result:
-        result = CliRunner().invoke(main, ["breakers", *args], env={"AGENTAPP_DATABASE_URL": url})
+        result = CliRunner().invoke(main, ["breakers", *args], env={"AGENTAPP_DATABASE_URL": database_url})
         assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
         return result
 
@@ -114,7 +110,7 @@ def put(parts: Parts, key: Key, change: Change, now: float | None = None) -> Non
     def changed(cell: Cell) -> Cell:
         return replace(cell, breaker=change(cell.breaker, at))
 
-    parts.answering.guardrails.registry.update(key, changed)
+    parts.turns.kit.guardrails.registry.update(key, changed)
 
 
 def listed(agentapp: Agentapp, *options: str) -> list[dict[str, Any]]:
@@ -194,7 +190,7 @@ def test_list_tells_the_state_at_this_moment(parts: Parts, agentapp: Agentapp, s
 
 
 def test_a_probe_under_way_is_told_until_its_lease_is_over(parts: Parts, agentapp: Agentapp) -> None:
-    for id, ago in (("a" * 22, 5.0), ("b" * 22, longest(parts.answering.deadlines) + 5)):
+    for id, ago in (("a" * 22, 5.0), ("b" * 22, longest(parts.turns.kit.deadlines) + 5)):
         put(parts, Key("session", id), lambda b, now: fail(b, now - 3600).admit(now), time.time() - ago)
     rows = by_key(listed(agentapp))
     assert [rows[f"session:{id * 22}"]["probing"] for id in "ab"] == [True, False]
@@ -224,8 +220,8 @@ def test_json_has_every_field_in_its_type(app: Flask, agentapp: Agentapp) -> Non
 def test_what_is_running_and_reserved_is_told(parts: Parts, app: Flask, agentapp: Agentapp) -> None:
     ann = added(parts, "ann")
     scope = Scope(request_id="r", tenant_id=ann.tenant_id, user_id=ann.id, session_id="s" * 22)
-    with parts.answering.turns._cells.transaction() as rows:
-        parts.answering.guardrails.admit(rows, scope, Wish(1_500, 2_000_000))
+    with parts.turns.kit.store._cells.transaction() as rows:
+        parts.turns.kit.guardrails.admit(rows, scope, MaxCost(1_500, 2_000_000))
     found = {row["scope"]: row for row in listed(agentapp, "--all")}
     running = {name: found[name]["running"] for name in ("session", "user", "tenant", "provider")}
     assert running == {"session": 1, "user": 1, "tenant": 1, "provider": 1}
@@ -237,7 +233,7 @@ def test_the_table_is_aligned_and_says_what_is_used(parts: Parts, app: Flask, ag
     put(parts, Key("user", ann.id), fail)
     put(parts, Key("session", "s" * 22), fail)
     put(parts, Key("provider", "demo"), STATES["forced-open"])
-    registry = parts.answering.guardrails.registry
+    registry = parts.turns.kit.guardrails.registry
     registry.update(Key("session", "s" * 22), lambda c: replace(c, budget=c.budget.charge(1234, time.time())))
     registry.update(Key("user", ann.id), lambda c: replace(c, budget=c.budget.charge(1_230_000, time.time())))
     head, *lines = agentapp("list").stdout.splitlines()
@@ -260,16 +256,16 @@ def test_the_table_is_aligned_and_says_what_is_used(parts: Parts, app: Flask, ag
 
 
 def test_a_list_longer_than_a_block_stays_in_columns(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(breakers, "TOGETHER", 2)
-    row = breakers.Shown(
+    monkeypatch.setattr(breakers, "ROWS_PER_BLOCK", 2)
+    row = breakers.BreakerRow(
         *("session", "a", "", "open", 1, 1, None, None, 0.0, False, 0, None, "tokens", 0, 0, 0, {}, "")
     )
     lines = list(breakers.as_table([replace(row, id="a" * 9), row, row], "nothing"))
     assert [line.index("open") for line in lines[1:]] == [lines[0].index("STATE")] * 3
 
 
-def many(url: str, count: int, size: int) -> None:
-    engine = make_engine(url)
+def many(database_url: str, count: int, size: int) -> None:
+    engine = make_engine(database_url)
     state = json.dumps({"tools": {"t" * size: 1}})
     rows = [{"id": f"{n:022}", "state": state} for n in range(count)]
     with engine.begin() as connection:
@@ -278,20 +274,21 @@ def many(url: str, count: int, size: int) -> None:
     engine.dispose()
 
 
-def test_a_long_list_is_never_in_memory_as_a_whole(url: str, parts: Parts) -> None:
-    many(url, 4_000, 4_000)
-    seen, desk = 0, breakers.Desk(parts.answering.guardrails.registry._kind, parts.answering.turns._cells)  # type: ignore[arg-type]
+def test_a_long_list_is_never_in_memory_as_a_whole(database_url: str, parts: Parts) -> None:
+    many(database_url, 4_000, 4_000)
+    kind: Any = parts.turns.kit.guardrails.registry._kind
+    seen, admin = 0, breakers.BreakerAdmin(kind, parts.turns.kit.store._cells)
     tracemalloc.start()
     with parts.binder.bound(SOMEBODY):
         for lines in (breakers.as_json, lambda rows: breakers.as_table(rows, "")):
-            seen += sum(len(line) > 40 for line in lines(desk.listed(everything=True)))
+            seen += sum(len(line) > 40 for line in lines(admin.listed(everything=True)))
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert seen == 2 * 4_000 + 1
     assert peak < 12_000_000, "four thousand bytes in each of four thousand rows are sixteen million"
 
 
-def test_the_short_list_is_found_by_the_index(url: str, app: Flask, agentapp: Agentapp) -> None:
+def test_the_short_list_is_found_by_the_index(database_url: str, app: Flask, agentapp: Agentapp) -> None:
     queries: list[tuple[str, Any]] = []
 
     def note(conn: Any, cursor: Any, statement: str, parameters: Any, *rest: Any) -> None:
@@ -301,7 +298,7 @@ def test_the_short_list_is_found_by_the_index(url: str, app: Flask, agentapp: Ag
     assert listed(agentapp) == []
     event.remove(Engine, "before_cursor_execute", note)
     (query,) = [(s, p) for s, p in queries if "FROM guardrail_cells" in s]
-    engine = make_engine(url)
+    engine = make_engine(database_url)
     with engine.connect() as connection:
         plan = repr(connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {query[0]}", query[1]).all())
     engine.dispose()
@@ -458,9 +455,9 @@ def test_a_turn_that_was_under_way_does_not_undo_what_an_operator_set(
     key = Key("session", "s" * 22)
     put(parts, key, lambda b, now: fail(b, now - 3600).admit(now))
     with parts.binder.bound(SOMEBODY):
-        token = parts.answering.guardrails.registry.get(key).breaker.token
+        generation = parts.turns.kit.guardrails.registry.get(key).breaker.generation
     agentapp("reset", f"session:{key.id}")
-    put(parts, key, lambda b, now: b.failed(token, now))
+    put(parts, key, lambda b, now: b.failed(generation, now))
     assert listed(agentapp) == []
 
 

@@ -10,8 +10,17 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from agentapp.errors import Blame, GuardrailRefused
-from agentapp.guardrails import Allowance, BreakerPolicy, Cells, Key, Rate, Terms
-from agentapp.guardrails.admission import Four, Outcome, Pass, Wish, admit, charge, settle, withdraw
+from agentapp.events import Status, TurnResult, Usage
+from agentapp.guardrails import Allowance, BreakerPolicy, CellPolicy, Cells, Key, Rate
+from agentapp.guardrails.admission import (
+    MaxCost,
+    Reservation,
+    TurnCells,
+    admit,
+    charge,
+    give_back,
+    settle,
+)
 from agentapp.guardrails.cell import NEVER
 from agentapp.guardrails.outage import OutagePolicy
 from tests.support.guardrail_models import (
@@ -39,32 +48,34 @@ def breaker(failures: int) -> BreakerPolicy:
     return BreakerPolicy(failures, cooldown=30, cooldown_max=120, jitter=0, lease=LEASE)
 
 
+FAILED = TurnResult("failed", blame="provider")
+INTERRUPTED = TurnResult("interrupted")
 TIGHT = {
-    "session": Terms(breaker(2), Rate(6, 60), Allowance(1_000), lease=LEASE),
-    "user": Terms(breaker(4), Rate(9, 60), Allowance(3_000, "day"), 2, LEASE),
-    "tenant": Terms(breaker(NEVER), Rate(14, 60), Allowance(5_000, "month"), 3, LEASE),
-    "provider": Terms(breaker(NEVER), lease=LEASE, outage=OutagePolicy(3, 0.5, 40)),
+    "session": CellPolicy(breaker(2), Rate(6, 60), Allowance(1_000), lease=LEASE),
+    "user": CellPolicy(breaker(4), Rate(9, 60), Allowance(3_000, "day"), 2, LEASE),
+    "tenant": CellPolicy(breaker(NEVER), Rate(14, 60), Allowance(5_000, "month"), 3, LEASE),
+    "provider": CellPolicy(breaker(NEVER), lease=LEASE, outage=OutagePolicy(3, 0.5, 40)),
 }
 # What tenants and the provider share out is off: nothing is left through which users could meet.
 PRIVATE = {
     **TIGHT,
-    "tenant": Terms(breaker(NEVER), lease=LEASE),
-    "provider": Terms(breaker(NEVER), lease=LEASE, outage=OutagePolicy(10**6, 0.5, 40)),
+    "tenant": CellPolicy(breaker(NEVER), lease=LEASE),
+    "provider": CellPolicy(breaker(NEVER), lease=LEASE, outage=OutagePolicy(10**6, 0.5, 40)),
 }
 LOOSE = {
-    "session": Terms(breaker(2), lease=LEASE),
-    "user": Terms(breaker(8), lease=LEASE),
-    "tenant": Terms(breaker(NEVER), lease=LEASE),
-    "provider": Terms(breaker(NEVER), lease=LEASE, outage=OutagePolicy(3, 0.5, 40)),
+    "session": CellPolicy(breaker(2), lease=LEASE),
+    "user": CellPolicy(breaker(8), lease=LEASE),
+    "tenant": CellPolicy(breaker(NEVER), lease=LEASE),
+    "provider": CellPolicy(breaker(NEVER), lease=LEASE, outage=OutagePolicy(3, 0.5, 40)),
 }
 SESSIONS = [f"{tenant}{user}{session}" for tenant in "AB" for user in "12" for session in "xy"]
-PLENTY = Wish(100, 100)
+PLENTY = MaxCost(100, 100)
 
 
 @dataclass(frozen=True)
 class Begun:
     session: str
-    ticket: Pass
+    reservation: Reservation
 
 
 class World:
@@ -72,8 +83,8 @@ class World:
     and itself: A1x.
     """
 
-    def __init__(self, terms: dict[str, Terms]) -> None:
-        self.kind = Cells(terms)
+    def __init__(self, policies: dict[str, CellPolicy]) -> None:
+        self.kind = Cells(policies)
         self.texts: dict[Key, str] = {}
 
     @staticmethod
@@ -85,36 +96,38 @@ class World:
             Key("provider", "demo"),
         )
 
-    def cells(self, session: str) -> Four:
+    def cells(self, session: str) -> TurnCells:
         found = [(key, self.texts.get(key)) for key in self.keys(session)]
-        return Four(*(self.kind.fresh(k) if text is None else self.kind.load(k, text) for k, text in found))
+        return TurnCells(
+            *(self.kind.fresh(k) if text is None else self.kind.load(k, text) for k, text in found)
+        )
 
-    def save(self, session: str, cells: Four) -> None:
+    def save(self, session: str, cells: TurnCells) -> None:
         self.texts |= {key: self.kind.dump(cell) for key, cell in zip(self.keys(session), cells, strict=True)}
 
-    def begin(self, session: str, now: float, wish: Wish = PLENTY) -> Begun:
+    def begin(self, session: str, now: float, max_cost: MaxCost = PLENTY) -> Begun:
         before = self.cells(session)
         seen = [self.kind.dump(cell) for cell in before]
         try:
-            after, ticket = admit(before, wish, now)
+            after, reservation = admit(before, max_cost, now)
         except GuardrailRefused:
             assert [self.kind.dump(cell) for cell in before] == seen, "a refusal changed a cell"
             raise
         self.save(session, after)
-        return Begun(session, Pass.from_json(through_json(ticket.as_json())))
+        return Begun(session, Reservation.from_json(through_json(reservation.to_json())))
 
-    def end(self, turn: Begun, outcome: Outcome, now: float) -> None:
-        cells = settle(self.cells(turn.session), turn.ticket, turn.session[:2], outcome, now)
+    def end(self, turn: Begun, result: TurnResult, now: float) -> None:
+        cells = settle(self.cells(turn.session), turn.reservation, turn.session[:2], result, now)
         self.save(turn.session, cells)
 
-    def withdraw(self, turn: Begun, now: float) -> None:
-        self.save(turn.session, withdraw(self.cells(turn.session), turn.ticket, now))
+    def give_back(self, turn: Begun, now: float) -> None:
+        self.save(turn.session, give_back(self.cells(turn.session), turn.reservation, now))
 
-    def charge(self, session: str, outcome: Outcome, now: float) -> None:
-        self.save(session, charge(self.cells(session), outcome, now))
+    def charge(self, session: str, result: TurnResult, now: float) -> None:
+        self.save(session, charge(self.cells(session), result, now))
 
-    def turn(self, session: str, result: str, now: float, blame: Blame = "provider") -> None:
-        self.end(self.begin(session, now), Outcome(result, blame), now)  # type: ignore[arg-type]
+    def turn(self, session: str, status: Status, now: float, blame: Blame = "provider") -> None:
+        self.end(self.begin(session, now), TurnResult(status, blame=blame), now)
 
 
 # --- the naive world ------------------------------------------------------------------------------
@@ -126,18 +139,18 @@ class NaiveCell:
     bucket: NaiveBucket
     budget: NaiveBudget
     limit: int | None
-    room: NaiveHolds
+    bulkhead: NaiveHolds
     outage: NaiveOutage
     tools: dict[str, int] = field(default_factory=dict)
 
     @classmethod
-    def new(cls, terms: Terms) -> NaiveCell:
-        rate, allowed, down = terms.rate, terms.allowance, terms.outage
+    def new(cls, policy: CellPolicy) -> NaiveCell:
+        rate, allowed, down = policy.rate, policy.allowance, policy.outage
         return cls(
-            NaiveBreaker(terms.breaker),
+            NaiveBreaker(policy.breaker),
             NaiveBucket(rate.count, rate.seconds) if rate else NaiveBucket(None),
             NaiveBudget(allowed.limit, allowed.period, NaiveHolds(LEASE)),
-            terms.room,
+            policy.concurrent,
             NaiveHolds(LEASE),
             NaiveOutage(down.users, down.share, down.window, NaiveHolds(LEASE)),
         )
@@ -150,7 +163,7 @@ class NaiveCell:
                 return self.bucket.refuses(now)
             case "budget":
                 return self.budget.refuses(now)
-            case "room" if self.limit is not None and len(self.room.alive(now)) >= self.limit:
+            case "bulkhead" if self.limit is not None and len(self.bulkhead.alive(now)) >= self.limit:
                 return Refusal("busy", self.limit, self.limit)
         return None
 
@@ -173,25 +186,25 @@ ORDER = (
     ("tenant", "breaker"),
     ("tenant", "budget"),
     ("tenant", "bucket"),
-    ("tenant", "room"),
+    ("tenant", "bulkhead"),
     ("user", "bucket"),
-    ("user", "room"),
+    ("user", "bulkhead"),
     ("session", "bucket"),
 )
 
 
 class NaiveWorld:
-    def __init__(self, terms: dict[str, Terms]) -> None:
-        self._terms = terms
+    def __init__(self, policies: dict[str, CellPolicy]) -> None:
+        self._policies = policies
         self.all: dict[Key, NaiveCell] = {}
 
     def cell(self, key: Key) -> NaiveCell:
-        return self.all.setdefault(key, NaiveCell.new(self._terms[key.scope]))
+        return self.all.setdefault(key, NaiveCell.new(self._policies[key.scope]))
 
     def cells(self, session: str) -> tuple[NaiveCell, ...]:
         return tuple(self.cell(key) for key in World.keys(session))
 
-    def begin(self, session: str, now: float, wish: Wish) -> tuple[str, Refusal] | NaiveTurn:
+    def begin(self, session: str, now: float, max_cost: MaxCost) -> tuple[str, Refusal] | NaiveTurn:
         four = self.cells(session)
         chat, user, tenant, provider = four
         named = dict(zip(("session", "user", "tenant", "provider"), four, strict=True))
@@ -199,42 +212,48 @@ class NaiveWorld:
             refusal = named[scope].refuses(what, now)
             if refusal is not None:
                 return scope, refusal
-        wishes = zip((chat, user, tenant), (wish.tokens, wish.microusd, wish.microusd), strict=True)
-        amounts = [int(min(want, cell.budget.left(now))) for cell, want in wishes]
+        wanted = zip(
+            (chat, user, tenant), (max_cost.tokens, max_cost.microusd, max_cost.microusd), strict=True
+        )
+        amounts = [int(min(want, cell.budget.left(now))) for cell, want in wanted]
         reserved = [
             *(c.budget.holds.take(a, now) for c, a in zip((chat, user, tenant), amounts, strict=True)),
-            *(holds.take(0, now) for holds in (user.room, tenant.room, provider.outage.running)),
+            *(holds.take(0, now) for holds in (user.bulkhead, tenant.bulkhead, provider.outage.running)),
         ]
         for cell in (chat, user, tenant):
             cell.bucket.hits.append(now)
         epochs = tuple(int(cell.breaker.admit(now)) for cell in (chat, user, provider))  # type: ignore[arg-type]
         return NaiveTurn(session, epochs, reserved, tuple(amounts))  # type: ignore[arg-type]
 
-    def end(self, turn: NaiveTurn, end: Outcome, now: float) -> None:
+    def end(self, turn: NaiveTurn, end: TurnResult, now: float) -> None:
         for one in turn.reserved:
             one.given_back = True
         self.charge(turn.session, end, now)
         chat, user, _, provider = self.cells(turn.session)
         self._tell_provider(provider, turn, end, now)
-        told = "abandoned" if end.result == "failed" and provider.breaker.mode == "open" else end.result
+        told = "abandoned" if end.verdict == "failed" and provider.breaker.mode == "open" else end.verdict
         chat.breaker.tell(turn.epochs[0], now, told)
         user.breaker.tell(turn.epochs[1], now, told)
 
-    def charge(self, session: str, end: Outcome, now: float) -> None:
+    def charge(self, session: str, end: TurnResult, now: float) -> None:
         chat, user, tenant, _ = self.cells(session)
-        for cell, amount in ((chat, end.tokens), (user, end.microusd), (tenant, end.microusd)):
+        for cell, amount in (
+            (chat, end.usage.total_tokens),
+            (user, end.charged_microusd),
+            (tenant, end.charged_microusd),
+        ):
             cell.budget.spent.append((now, amount))
-        for name, calls in end.tools:
+        for name, calls in end.tool_calls:
             chat.tools[name] = chat.tools.get(name, 0) + calls
 
-    def _tell_provider(self, cell: NaiveCell, turn: NaiveTurn, end: Outcome, now: float) -> None:
+    def _tell_provider(self, cell: NaiveCell, turn: NaiveTurn, end: TurnResult, now: float) -> None:
         its, outage = cell.breaker, cell.outage
         if turn.epochs[2] != its.epoch:
             return
-        if end.result == "succeeded":
+        if end.verdict == "succeeded":
             outage.told = [] if its.mode == "open" else [*outage.told, (now, None)]
             its.tell(its.epoch, now, "succeeded")
-        elif end.result != "failed" or end.blame != "provider":
+        elif end.verdict != "failed" or end.blame != "provider":
             its.tell(its.epoch, now, "abandoned")
         elif its.mode == "open":
             its.tell(its.epoch, now, "failed")
@@ -247,23 +266,23 @@ class NaiveWorld:
 
 # --- the machine ----------------------------------------------------------------------------------
 
-OUTCOMES = st.builds(
-    Outcome,
-    st.sampled_from(["succeeded", "failed", "failed", "abandoned"]),
-    st.sampled_from(["provider", "provider", "turn", "nobody"]),
-    st.integers(0, 300),
-    st.integers(0, 500),
-    st.sampled_from([(), (("clock", 1),), (("clock", 2), ("calculator", 1))]),
+RESULTS = st.builds(
+    TurnResult,
+    st.sampled_from(["completed", "failed", "failed", "stopped"]),
+    blame=st.sampled_from(["provider", "provider", "turn", "nobody"]),
+    usage=st.builds(Usage, st.integers(0, 200), st.integers(0, 100)),
+    charged_microusd=st.integers(0, 500),
+    tool_calls=st.sampled_from([(), (("clock", 1),), (("clock", 2), ("calculator", 1))]),
 )
-WISHES = st.builds(Wish, st.integers(1, 400), st.integers(0, 900))
+MAX_COSTS = st.builds(MaxCost, st.integers(1, 400), st.integers(0, 900))
 
 
 class AdmissionMachine(RuleBasedStateMachine):
     """Eight sessions of four users of two tenants with one provider, and everything turns can do."""
 
-    @initialize(terms=st.sampled_from([TIGHT, TIGHT, LOOSE]))
-    def begin(self, terms: dict[str, Terms]) -> None:
-        self.clock, self.world, self.naive = Clock(), World(terms), NaiveWorld(terms)
+    @initialize(policies=st.sampled_from([TIGHT, TIGHT, LOOSE]))
+    def begin(self, policies: dict[str, CellPolicy]) -> None:
+        self.clock, self.world, self.naive = Clock(), World(policies), NaiveWorld(policies)
         self.running: list[tuple[Begun, NaiveTurn]] = []
         self.dead: list[tuple[Begun, NaiveTurn]] = []
 
@@ -275,17 +294,21 @@ class AdmissionMachine(RuleBasedStateMachine):
     def a_long_time_passes(self, hours: int) -> None:
         self.clock.advance(hours * HOUR)
 
-    @rule(session=st.sampled_from(SESSIONS), wish=WISHES)
-    def a_message_is_sent(self, session: str, wish: Wish) -> None:
+    @rule(session=st.sampled_from(SESSIONS), max_cost=MAX_COSTS)
+    def a_message_is_sent(self, session: str, max_cost: MaxCost) -> None:
         now, before = self.clock.now, dict(self.world.texts)
-        wanted = self.naive.begin(session, now, wish)
+        wanted = self.naive.begin(session, now, max_cost)
         let_in: list[Begun] = []
-        refusal = refusal_of(lambda: let_in.append(self.world.begin(session, now, wish)))
+        refusal = refusal_of(lambda: let_in.append(self.world.begin(session, now, max_cost)))
         if isinstance(wanted, NaiveTurn):
             assert refusal is None, f"refused by {refusal and refusal.scope}: {refusal}"
-            ticket = let_in[0].ticket
-            assert (ticket.tokens, ticket.user_microusd, ticket.tenant_microusd) == wanted.amounts
-            assert ticket.microusd == min(wanted.amounts[1:])
+            reservation = let_in[0].reservation
+            assert (
+                reservation.tokens,
+                reservation.user_microusd,
+                reservation.tenant_microusd,
+            ) == wanted.amounts
+            assert reservation.microusd == min(wanted.amounts[1:])
             self.running.append((let_in[0], wanted))
             return
         assert refusal is not None, f"{wanted} was let in"
@@ -298,30 +321,30 @@ class AdmissionMachine(RuleBasedStateMachine):
         assert self.world.texts == before
 
     @precondition(lambda self: self.running)
-    @rule(data=st.data(), outcome=OUTCOMES)
-    def a_turn_ends(self, data: st.DataObject, outcome: Outcome) -> None:
+    @rule(data=st.data(), result=RESULTS)
+    def a_turn_ends(self, data: st.DataObject, result: TurnResult) -> None:
         turn, naive = self.running.pop(data.draw(st.integers(0, len(self.running) - 1)))
-        self.naive.end(naive, outcome, self.clock.now)
-        self.world.end(turn, outcome, self.clock.now)
+        self.naive.end(naive, result, self.clock.now)
+        self.world.end(turn, result, self.clock.now)
 
-    @rule(session=st.sampled_from(SESSIONS), outcome=OUTCOMES)
-    def a_message_is_sent_and_answered(self, session: str, outcome: Outcome) -> None:
+    @rule(session=st.sampled_from(SESSIONS), result=RESULTS)
+    def a_message_is_sent_and_answered(self, session: str, result: TurnResult) -> None:
         before = len(self.running)
         self.a_message_is_sent(session, PLENTY)
         if len(self.running) > before:
             turn, naive = self.running.pop()
-            self.naive.end(naive, outcome, self.clock.now)
-            self.world.end(turn, outcome, self.clock.now)
+            self.naive.end(naive, result, self.clock.now)
+            self.world.end(turn, result, self.clock.now)
 
     @rule(count=st.integers(3, 4))
     def the_model_fails_for_several_people(self, count: int) -> None:
         for session in ("A1x", "A2x", "B1x", "B2x")[:count]:
-            self.a_message_is_sent_and_answered(session, Outcome("failed", "provider"))
+            self.a_message_is_sent_and_answered(session, FAILED)
 
-    @rule(session=st.sampled_from(SESSIONS), outcome=OUTCOMES)
-    def after_the_cooldown_somebody_tries(self, session: str, outcome: Outcome) -> None:
+    @rule(session=st.sampled_from(SESSIONS), result=RESULTS)
+    def after_the_cooldown_somebody_tries(self, session: str, result: TurnResult) -> None:
         self.clock.advance(self.world.cells(session).provider.breaker.wait(self.clock.now) or 0.0)
-        self.a_message_is_sent_and_answered(session, outcome)
+        self.a_message_is_sent_and_answered(session, result)
 
     @precondition(lambda self: self.running)
     @rule()
@@ -330,15 +353,15 @@ class AdmissionMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.dead)
     @rule()
-    def a_dead_turn_is_withdrawn(self) -> None:
+    def the_reservation_of_a_dead_turn_is_given_back(self) -> None:
         turn, naive = self.dead.pop(0)
-        self.naive.end(naive, Outcome("abandoned"), self.clock.now)
-        self.world.withdraw(turn, self.clock.now)
+        self.naive.end(naive, INTERRUPTED, self.clock.now)
+        self.world.give_back(turn, self.clock.now)
 
-    @rule(session=st.sampled_from(SESSIONS), outcome=OUTCOMES)
-    def a_turn_that_was_given_up_goes_on_spending(self, session: str, outcome: Outcome) -> None:
-        self.naive.charge(session, outcome, self.clock.now)
-        self.world.charge(session, outcome, self.clock.now)
+    @rule(session=st.sampled_from(SESSIONS), result=RESULTS)
+    def a_turn_that_was_given_up_goes_on_spending(self, session: str, result: TurnResult) -> None:
+        self.naive.charge(session, result, self.clock.now)
+        self.world.charge(session, result, self.clock.now)
 
     @rule(
         session=st.sampled_from(SESSIONS),
@@ -349,7 +372,9 @@ class AdmissionMachine(RuleBasedStateMachine):
         cells, naive = self.world.cells(session), self.naive.cells(session)[scope].breaker
         its = cells[scope].breaker
         changed = replace(cells[scope], breaker=its.force(to) if to else its.reset())  # type: ignore[arg-type]
-        self.world.save(session, Four(*(changed if n == scope else cell for n, cell in enumerate(cells))))
+        self.world.save(
+            session, TurnCells(*(changed if n == scope else cell for n, cell in enumerate(cells)))
+        )
         naive.force(to) if to else naive.close()
 
     @invariant()
@@ -360,7 +385,7 @@ class AdmissionMachine(RuleBasedStateMachine):
             cell = self.world.kind.fresh(key) if text is None else self.world.kind.load(key, text)
             assert cell.budget.used(now) == naive.budget.used(now)
             assert cell.budget.holds.amount(now) == naive.budget.held(now)
-            assert cell.room.holds.count(now) == len(naive.room.alive(now))
+            assert cell.bulkhead.holds.count(now) == len(naive.bulkhead.alive(now))
             assert cell.outage.running.count(now) == len(naive.outage.running.alive(now))
             assert (cell.breaker.failures, cell.breaker.trips) == (naive.breaker.row, naive.breaker.trips)
             assert dict(cell.tools) == naive.tools
@@ -370,40 +395,40 @@ class AdmissionMachine(RuleBasedStateMachine):
         later = self.clock.now + FORGOTTEN
         for key, text in self.world.texts.items():
             cell = self.world.kind.load(key, text)
-            assert (cell.budget.holds.count(later), cell.room.holds.count(later)) == (0, 0)
+            assert (cell.budget.holds.count(later), cell.bulkhead.holds.count(later)) == (0, 0)
 
     def teardown(self) -> None:
-        """Whoever is left is withdrawn: then nothing is held anywhere."""
+        """What the remaining turns reserved is given back: then nothing is held anywhere."""
         if not hasattr(self, "world"):
             return
         for turn, _ in (*self.running, *self.dead):
-            self.world.withdraw(turn, self.clock.now)
+            self.world.give_back(turn, self.clock.now)
         now = self.clock.now
         assert not any(held(self.world, key, text, now) for key, text in self.world.texts.items())
 
 
 def held(world: World, key: Key, text: str, now: float) -> bool:
     cell = world.kind.load(key, text)
-    holds = (cell.budget.holds, cell.room.holds, cell.outage.running)
+    holds = (cell.budget.holds, cell.bulkhead.holds, cell.outage.running)
     return any(one.count(now) or one.amount(now) for one in holds)
 
 
-AdmissionMachine.TestCase.settings = machine_settings(80, 40)
+AdmissionMachine.TestCase.settings = machine_settings(25, 40)
 TestAdmissionMachine = AdmissionMachine.TestCase
 
 
 # --- nobody is anybody else's business ------------------------------------------------------------
 
-STEP = st.tuples(st.sampled_from(SESSIONS), st.sampled_from(["begin", "end", "die", "wait"]), OUTCOMES)
+STEP = st.tuples(st.sampled_from(SESSIONS), st.sampled_from(["begin", "end", "die", "wait"]), RESULTS)
 
 
-@machine_settings(120, 1)
+@machine_settings(40, 1)
 @given(st.lists(STEP, min_size=10, max_size=60))
-def test_one_user_never_changes_anything_for_another(steps: list[tuple[str, str, Outcome]]) -> None:
+def test_one_user_never_changes_anything_for_another(steps: list[tuple[str, str, TurnResult]]) -> None:
     """The same steps of A1 in a world full of others, and alone: the same decisions, the same cells."""
     crowded, alone, clock = World(PRIVATE), World(PRIVATE), Clock()
     turns: dict[str, list[tuple[Begun, Begun | None]]] = {session: [] for session in SESSIONS}
-    for session, what, outcome in steps:
+    for session, what, result in steps:
         own = session.startswith("A1")
         if what == "begin":
             _begin_in_both(crowded, alone if own else None, session, clock.now, turns)
@@ -412,9 +437,9 @@ def test_one_user_never_changes_anything_for_another(steps: list[tuple[str, str,
         elif turns[session]:
             one, other = turns[session].pop()
             if what == "end":
-                crowded.end(one, outcome, clock.now)
+                crowded.end(one, result, clock.now)
                 if other is not None:
-                    alone.end(other, outcome, clock.now)
+                    alone.end(other, result, clock.now)
     for key in {key for session in ("A1x", "A1y") for key in World.keys(session)[:2]}:
         assert crowded.texts.get(key) == alone.texts.get(key)
 
@@ -440,6 +465,10 @@ def _begin_in_both(
 # --- claims one by one ----------------------------------------------------------------------------
 
 
+def used(tokens: int, microusd: int) -> TurnResult:
+    return TurnResult("completed", usage=Usage(output_tokens=tokens), charged_microusd=microusd)
+
+
 def refused(world: World, session: str, now: float = START) -> GuardrailRefused | None:
     return refusal_of(lambda: world.begin(session, now))
 
@@ -452,7 +481,7 @@ def test_a_failing_session_leaves_the_users_other_sessions_alone() -> None:
     assert refusal is not None
     assert (refusal.scope, refusal.limit, refusal.used, refusal.retry_after) == ("session", 2, 2, 30)
     for _ in range(20):
-        world.turn("A1y", "succeeded", START)
+        world.turn("A1y", "completed", START)
 
 
 def test_failures_over_all_sessions_open_the_users_own_breaker_and_nobody_elses() -> None:
@@ -463,15 +492,15 @@ def test_failures_over_all_sessions_open_the_users_own_breaker_and_nobody_elses(
     assert refusal is not None
     assert (refusal.scope, refusal.limit, refusal.used) == ("user", 8, 8)
     for other in ("A2x", "B1x"):
-        world.turn(other, "succeeded", START)
+        world.turn(other, "completed", START)
 
 
-def test_withdrawing_returns_everything_that_was_taken() -> None:
+def test_giving_back_returns_everything_that_was_reserved() -> None:
     world = World(TIGHT)
     turns = [world.begin(session, START) for session in ("A1x", "A1y", "A2x", "B1x")]
     assert any(held(world, key, text, START) for key, text in world.texts.items())
     for turn in turns:
-        world.withdraw(turn, START + 1)
+        world.give_back(turn, START + 1)
     assert not any(held(world, key, text, START + 1) for key, text in world.texts.items())
     assert all(not world.cells(turn.session).session.budget.used(START + 1) for turn in turns)
 
@@ -479,7 +508,7 @@ def test_withdrawing_returns_everything_that_was_taken() -> None:
 def test_settling_charges_exactly_what_was_used_be_it_less_or_more() -> None:
     world = World(TIGHT)
     for spent in (1, 100, 250):
-        world.end(world.begin("A1x", START), Outcome("succeeded", tokens=spent, microusd=spent * 2), START)
+        world.end(world.begin("A1x", START), used(spent, spent * 2), START)
     cells = world.cells("A1x")
     assert [cell.budget.used(START) for cell in cells[:3]] == [351, 702, 702]
     assert [cell.budget.holds.amount(START) for cell in cells[:3]] == [0, 0, 0]
@@ -492,7 +521,7 @@ def test_settling_charges_exactly_what_was_used_be_it_less_or_more() -> None:
 def test_the_rate_that_is_reached_first_is_named(scope: str, count: int, sessions: list[str]) -> None:
     world = World(TIGHT)
     for n in range(count):
-        world.turn(sessions[n % len(sessions)], "succeeded", START)
+        world.turn(sessions[n % len(sessions)], "completed", START)
     refusal = refused(world, sessions[-1])
     assert refusal is not None
     named = (refusal.scope, refusal.code, refusal.limit, refusal.used)
@@ -501,7 +530,7 @@ def test_the_rate_that_is_reached_first_is_named(scope: str, count: int, session
 
 
 @pytest.mark.parametrize(("scope", "running"), [("user", ["A1x", "A1y"]), ("tenant", ["A1x", "A2x", "A1y"])])
-def test_the_room_that_is_full_is_named(scope: str, running: list[str]) -> None:
+def test_the_bulkhead_that_is_full_is_named(scope: str, running: list[str]) -> None:
     world = World(TIGHT)
     for session in running:
         world.begin(session, START)
@@ -553,7 +582,7 @@ def test_failures_while_the_provider_is_down_are_held_against_nobody() -> None:
     late = [world.begin(f"A1{name}", START) for name in "abcdefghij"]
     _let_the_model_fail(world)
     for turn in late:
-        world.end(turn, Outcome("failed", "provider"), START + 1)
+        world.end(turn, FAILED, START + 1)
     cells = [world.cells(turn.session) for turn in late]
     assert {(c.session.breaker.failures, c.user.breaker.failures) for c in cells} == {(0, 0)}
 
@@ -567,16 +596,16 @@ def test_one_probe_at_a_time_over_everybody() -> None:
     world, now = down(), START + 30
     probe = world.begin("B2y", now)
     assert [session for session in SESSIONS if refused(world, session, now) is None] == []
-    world.end(probe, Outcome("failed", "provider"), now + 1)
+    world.end(probe, FAILED, now + 1)
     assert refused(world, "A1y", now + 59) is not None, "twice as long as before"
     again = world.begin("A1y", now + 61)
-    world.end(again, Outcome("abandoned"), now + 62)
+    world.end(again, INTERRUPTED, now + 62)
     assert world.begin("A2y", now + 62), "a probe that came to nothing makes room for the next"
 
 
 def test_the_provider_closes_by_itself_and_forgets() -> None:
     world, now = down(), START + 30
-    world.turn("B2y", "succeeded", now)
+    world.turn("B2y", "completed", now)
     for session in ("A1x", "A2x", "B1x", "B2y"):
         assert refused(world, session, now) is None
     world.turn("A1x", "failed", now)
@@ -589,12 +618,12 @@ def test_what_comes_back_from_before_the_outage_changes_nothing() -> None:
     late = [world.begin(session, START) for session in ("A1y", "A2y", "B1y", "B2y")]
     _let_the_model_fail(world)
     shut = world.cells("A1x").provider.breaker
-    world.end(late[0], Outcome("succeeded"), START + 1)
+    world.end(late[0], TurnResult("completed"), START + 1)
     assert world.cells("A1x").provider.breaker == shut, "a late success closes nothing"
-    world.turn("B2x", "succeeded", START + 30)
+    world.turn("B2x", "completed", START + 30)
     healthy = world.cells("A1x").provider.breaker
     for turn in late[1:]:
-        world.end(turn, Outcome("failed", "provider"), START + 31)
+        world.end(turn, FAILED, START + 31)
     assert world.cells("A1x").provider.breaker == healthy, "late failures open nothing"
 
 

@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from agentapp.errors import BudgetExhausted, Busy
 from agentapp.guardrails import Allowance, Budget
 from agentapp.guardrails.budget import seconds_left
-from agentapp.guardrails.bulkhead import Room
+from agentapp.guardrails.bulkhead import Bulkhead
 from agentapp.guardrails.holds import Hold, Holds
 from tests.support.guardrail_models import (
     HOUR,
@@ -44,7 +44,7 @@ class BudgetMachine(RuleBasedStateMachine):
         self.allowance = Allowance(limit, period)  # type: ignore[arg-type]
         self.budget = Budget(self.allowance, Holds(LEASE))
         self.naive = NaiveBudget(limit, period, NaiveHolds(LEASE))
-        self.room, self.naive_room = Room(room, Holds(LEASE)), NaiveHolds(LEASE)
+        self.bulkhead, self.naive_bulkhead = Bulkhead(room, Holds(LEASE)), NaiveHolds(LEASE)
         self.turns: list[tuple[Hold, Reserved, Reserved]] = []
 
     @rule(seconds=st.one_of(STEPS, HOURS))
@@ -55,16 +55,16 @@ class BudgetMachine(RuleBasedStateMachine):
     def a_turn_begins(self, wish: int) -> None:
         now = self.clock.now
         wanted, left = self.naive.refuses(now), self.naive.left(now)
-        full = len(self.naive_room.alive(now)) >= (self.room.limit or 0)
+        full = len(self.naive_bulkhead.alive(now)) >= (self.bulkhead.limit or 0)
         refusal = refusal_of(lambda: self.budget.fits(wish, now))
         assert wanted == (refusal and Refusal(refusal.code, refusal.limit, refusal.used))
-        busy = refusal_of(lambda: self.room.enter(now))
+        busy = refusal_of(lambda: self.bulkhead.enter(now))
         assert full == isinstance(busy, Busy)
         if refusal is None and busy is None:
             hold = self.budget.fits(wish, now)
             assert hold.amount == min(wish, left), "all of it, or what is left"
-            self.budget, self.room = self.budget.reserve(hold, now), self.room.enter(now)
-            made = self.naive.holds.take(hold.amount, now), self.naive_room.take(0, now)
+            self.budget, self.bulkhead = self.budget.reserve(hold, now), self.bulkhead.enter(now)
+            made = self.naive.holds.take(hold.amount, now), self.naive_bulkhead.take(0, now)
             self.turns.append((hold, *made))
 
     @precondition(lambda self: self.turns)
@@ -78,7 +78,7 @@ class BudgetMachine(RuleBasedStateMachine):
         else:
             self.budget = self.budget.settle(hold, spent, now)
             self.naive.spent.append((now, spent))
-        self.room = self.room.leave(hold.start, now)
+        self.bulkhead = self.bulkhead.leave(hold.start, now)
         money.given_back = place.given_back = True
 
     @precondition(lambda self: self.turns)
@@ -96,10 +96,10 @@ class BudgetMachine(RuleBasedStateMachine):
 
     @rule()
     def it_is_written_down_and_read_again(self) -> None:
-        again = Budget.from_json(self.allowance, LEASE, through_json(self.budget.as_json()))
+        again = Budget.from_json(self.allowance, LEASE, through_json(self.budget.to_json()))
         assert again == self.budget
-        holds = Holds.from_json(LEASE, through_json(self.room.holds.as_json()))
-        assert holds == self.room.holds
+        holds = Holds.from_json(LEASE, through_json(self.bulkhead.holds.to_json()))
+        assert holds == self.bulkhead.holds
         self.budget = again
 
     @invariant()
@@ -108,7 +108,11 @@ class BudgetMachine(RuleBasedStateMachine):
         assert self.budget.used(now) == self.naive.used(now)
         assert self.budget.holds.amount(now) == self.naive.held(now)
         assert self.budget.holds.count(now) == len(self.naive.holds.alive(now))
-        assert self.room.holds.count(now) == len(self.naive_room.alive(now)) <= (self.room.limit or 0)
+        assert (
+            self.bulkhead.holds.count(now)
+            == len(self.naive_bulkhead.alive(now))
+            <= (self.bulkhead.limit or 0)
+        )
 
     @invariant()
     def it_stays_small(self) -> None:
@@ -118,7 +122,7 @@ class BudgetMachine(RuleBasedStateMachine):
     @invariant()
     def one_lease_after_the_last_death_nothing_is_reserved(self) -> None:
         later = self.clock.now + FORGOTTEN
-        assert (self.budget.holds.amount(later), self.room.holds.count(later)) == (0, 0)
+        assert (self.budget.holds.amount(later), self.bulkhead.holds.count(later)) == (0, 0)
 
     def teardown(self) -> None:
         if not hasattr(self, "turns"):
@@ -127,11 +131,14 @@ class BudgetMachine(RuleBasedStateMachine):
         living = {id(money) for _, money, _ in self.turns}  # two may have taken the same at once
         dead = [one for one in self.naive.holds.alive(now) if id(one) not in living]
         for hold, _, _ in self.turns:
-            self.budget, self.room = self.budget.give_back(hold, now), self.room.leave(hold.start, now)
+            self.budget, self.bulkhead = (
+                self.budget.give_back(hold, now),
+                self.bulkhead.leave(hold.start, now),
+            )
         assert self.budget.holds.count(now) == len(dead), "all that is left is what the dead took"
 
 
-BudgetMachine.TestCase.settings = machine_settings(150, 40)
+BudgetMachine.TestCase.settings = machine_settings(50, 40)
 TestBudgetMachine = BudgetMachine.TestCase
 
 
@@ -170,7 +177,7 @@ class HonestTurnsMachine(RuleBasedStateMachine):
         assert left >= 0
 
 
-HonestTurnsMachine.TestCase.settings = machine_settings(80, 40)
+HonestTurnsMachine.TestCase.settings = machine_settings(25, 40)
 TestHonestTurnsMachine = HonestTurnsMachine.TestCase
 
 
@@ -216,7 +223,7 @@ class MovedClockMachine(RuleBasedStateMachine):
         assert self.budget.holds.amount(now + FORGOTTEN + 2.0) == 0
 
 
-MovedClockMachine.TestCase.settings = machine_settings(150, 40)
+MovedClockMachine.TestCase.settings = machine_settings(50, 40)
 TestMovedClockMachine = MovedClockMachine.TestCase
 
 
@@ -322,7 +329,7 @@ def test_what_is_given_back_under_a_moved_clock_never_makes_up_for_others() -> N
 
 
 def test_no_more_than_its_room_are_in_at_once_and_the_dead_leave() -> None:
-    room = Room(3, Holds(LEASE))
+    room = Bulkhead(3, Holds(LEASE))
     for _ in range(3):
         room = room.enter(START)
     with pytest.raises(Busy) as caught:
@@ -335,7 +342,7 @@ def test_no_more_than_its_room_are_in_at_once_and_the_dead_leave() -> None:
 
 
 def test_room_without_a_limit_counts_all_the_same() -> None:
-    room = Room(None, Holds(LEASE))
+    room = Bulkhead(None, Holds(LEASE))
     for _ in range(500):
         room = room.enter(START)
     assert room.holds.count(START) == 500

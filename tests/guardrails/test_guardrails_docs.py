@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from agentapp.guardrails import Breaker
-from tests.test_docs import example
+from tests.support.documentation import example
 
 PAGE = "docs/guardrails.md"
 

@@ -118,7 +118,7 @@ class LocalMachine(RuleBasedStateMachine):
         policy = BreakerPolicy(failures, cooldown=30, share=share, window=80)
         self.local: LocalBreakers[int] = LocalBreakers(policy, cap=2, clock=lambda: self.clock.now)
         self.plain = {key: Breaker(policy) for key in range(8)}
-        self.tokens: list[tuple[int, int, int]] = []
+        self.generations: list[tuple[int, int, int]] = []
 
     @rule(seconds=STEPS)
     def time_passes(self, seconds: float) -> None:
@@ -132,12 +132,12 @@ class LocalMachine(RuleBasedStateMachine):
         wanted = refusal_of(lambda: self.plain.update({key: before.admit(self.clock.now)}))
         assert (refusal is None) == (wanted is None)
         if given:
-            self.tokens.append((key, given[0], self.plain[key].token))
+            self.generations.append((key, given[0], self.plain[key].generation))
 
-    @precondition(lambda self: self.tokens)
+    @precondition(lambda self: self.generations)
     @rule(data=st.data(), outcome=st.sampled_from(["succeeded", "succeeded", "failed", "abandoned"]))
     def a_try_ends(self, data: st.DataObject, outcome: str) -> None:
-        key, local, plain = data.draw(st.sampled_from(self.tokens[-6:]))
+        key, local, plain = data.draw(st.sampled_from(self.generations[-6:]))
         getattr(self.local, outcome)(key, local)
         self.plain[key] = getattr(self.plain[key], outcome)(plain, self.clock.now)
 
@@ -152,7 +152,7 @@ class LocalMachine(RuleBasedStateMachine):
             assert self.local.get(key) == plain
 
 
-LocalMachine.TestCase.settings = machine_settings(120, 40)
+LocalMachine.TestCase.settings = machine_settings(40, 40)
 TestLocalMachine = LocalMachine.TestCase
 
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from agentapp.guardrails.holds import Holds
-from agentapp.guardrails.outage import MOST_NAMES, Outage, OutagePolicy
+from agentapp.guardrails.outage import MOST_USERS, Outage, OutagePolicy
 from tests.support.guardrail_models import (
     HOUR,
     START,
@@ -70,7 +70,7 @@ class OutageMachine(RuleBasedStateMachine):
 
     @rule()
     def it_is_written_down_and_read_again(self) -> None:
-        again = Outage.from_json(self.policy, LEASE, through_json(self.real.as_json()))
+        again = Outage.from_json(self.policy, LEASE, through_json(self.real.to_json()))
         assert again == self.real
         self.real = again
 
@@ -85,7 +85,7 @@ class OutageMachine(RuleBasedStateMachine):
         assert len(self.real.slots) <= 12
 
 
-OutageMachine.TestCase.settings = machine_settings(120, 40)
+OutageMachine.TestCase.settings = machine_settings(40, 40)
 TestOutageMachine = OutageMachine.TestCase
 
 
@@ -153,8 +153,8 @@ def test_names_are_bounded_however_many_fail() -> None:
     seen = outage()
     for n in range(2_000):
         seen = seen.failed(f"user-{n}", START + n / 100)
-    assert seen.users_failing(START + 20) == MOST_NAMES
-    assert sum(len(bad) for _, _, bad in seen.slots) <= MOST_NAMES + len(seen.slots)
+    assert seen.users_failing(START + 20) == MOST_USERS
+    assert sum(len(bad) for _, _, bad in seen.slots) <= MOST_USERS + len(seen.slots)
     assert seen.is_down(START + 20)
     later = seen.failed("somebody new", START + 60)
     assert later.users_failing(START + 60) == 1

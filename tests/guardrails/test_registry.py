@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import sqlite3
 import threading
 import time
@@ -11,7 +10,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
@@ -22,32 +20,29 @@ from sqlalchemy import Engine, event, text
 
 from agentapp.config import Settings
 from agentapp.errors import RateLimited
-from agentapp.guardrails import Allowance, Breaker, BreakerPolicy, Breakers, Cell, Cells, Key, Rate, Registry
-from agentapp.guardrails.admission import Wish
-from agentapp.guardrails.cell import Terms
+from agentapp.guardrails import (
+    Allowance,
+    Breaker,
+    BreakerPolicy,
+    Breakers,
+    Cell,
+    CellPolicy,
+    Cells,
+    Key,
+    Rate,
+    Registry,
+)
+from agentapp.guardrails.admission import MaxCost
 from agentapp.guardrails.guard import Guardrails
 from agentapp.isolation import RequestScope, Scope, ThreadBinder
-from agentapp.storage import migrate
 from agentapp.storage.cells import CellStore
 from agentapp.storage.db import Database
 from tests.support.guardrail_models import START, Clock, machine_settings, refusal_of
 from tests.support.people import person
-from tests.support.postgres import postgres_url
 
 SCOPE = RequestScope(request_id="r")
-SAME = Terms(BreakerPolicy(failures=2), Rate(7, 60), Allowance(100), 3)
-TERMS = dict.fromkeys(("session", "user", "tenant", "provider"), SAME)
-
-
-@pytest.fixture(params=["sqlite", "postgresql"])
-def url(request: pytest.FixtureRequest, tmp_path: Path, sqlite_template: Path) -> Iterator[str]:
-    if request.param == "sqlite":
-        shutil.copy(sqlite_template, tmp_path / "cells.sqlite3")
-        yield f"sqlite:///{tmp_path / 'cells.sqlite3'}"
-        return
-    with postgres_url() as fresh:
-        migrate.upgrade(fresh)
-        yield fresh
+SAME = CellPolicy(BreakerPolicy(failures=2), Rate(7, 60), Allowance(100), 3)
+POLICIES = dict.fromkeys(("session", "user", "tenant", "provider"), SAME)
 
 
 class Worker:
@@ -57,7 +52,7 @@ class Worker:
         self.binder = ThreadBinder()
         self.db = Database(url, self.binder)
         self.store = CellStore(self.db)
-        self._kind, self._limits = kind or Cells(TERMS), limits
+        self._kind, self._limits = kind or Cells(POLICIES), limits
         self.start_again()
 
     def start_again(self) -> None:
@@ -69,8 +64,8 @@ class Worker:
 
 
 @pytest.fixture
-def workers(url: str) -> Iterator[list[Worker]]:
-    made = [Worker(url, cap=4, cleanup_every=3) for _ in range(2)]
+def workers(database_url: str) -> Iterator[list[Worker]]:
+    made = [Worker(database_url, cap=4, cleanup_every=3) for _ in range(2)]
     yield made
     for worker in made:
         left = worker.db.engine.pool.checkedout()  # type: ignore[attr-defined]
@@ -81,20 +76,20 @@ def workers(url: str) -> Iterator[list[Worker]]:
 # --- any updates, by two workers ------------------------------------------------------------------
 
 CHANGES: dict[str, Callable[[Cell], Cell]] = {
-    "fail": lambda cell: replace(cell, breaker=cell.breaker.failed(cell.breaker.token, START)),
-    "succeed": lambda cell: replace(cell, breaker=cell.breaker.succeeded(cell.breaker.token, START)),
+    "fail": lambda cell: replace(cell, breaker=cell.breaker.failed(cell.breaker.generation, START)),
+    "succeed": lambda cell: replace(cell, breaker=cell.breaker.succeeded(cell.breaker.generation, START)),
     "reset": lambda cell: replace(cell, breaker=cell.breaker.reset()),
     "force": lambda cell: replace(cell, breaker=cell.breaker.force("open")),
     "probe": lambda cell: replace(cell, breaker=cell.breaker.admit(START + 3600)),  # may raise
     "take": lambda cell: replace(cell, bucket=cell.bucket.take(START)),  # may raise
-    "enter": lambda cell: replace(cell, room=cell.room.enter(START)),  # may raise
+    "enter": lambda cell: replace(cell, bulkhead=cell.bulkhead.enter(START)),  # may raise
     "charge": lambda cell: replace(cell, budget=cell.budget.charge(7, START)),
     "reserve": lambda cell: replace(cell, budget=cell.budget.reserve(cell.budget.fits(30, START), START)),
     "go down": lambda cell: replace(cell, outage=cell.outage.began(START).failed("ann", START)),
     "call tools": lambda cell: replace(cell, tools=cell.with_tools((("clock", 2),))),
     "nothing": lambda cell: cell,
 }
-KEYS = [Key(scope, id) for scope in TERMS for id in ("1", "2", "it's; --")]
+KEYS = [Key(scope, id) for scope in POLICIES for id in ("1", "2", "it's; --")]
 SOME_KEYS = st.lists(st.sampled_from(KEYS), min_size=1, max_size=4, unique=True)
 NAMES = st.sampled_from(sorted(CHANGES))
 WHO = st.integers(0, 1)
@@ -118,7 +113,7 @@ class RegistryMachine(RuleBasedStateMachine):
             worker.start_again()
 
     def _value(self, key: Key) -> Cell:
-        return self.model.get(key) or Cells(TERMS).fresh(key)
+        return self.model.get(key) or Cells(POLICIES).fresh(key)
 
     @rule(who=WHO, key=st.sampled_from(KEYS), name=NAMES)
     def one_is_changed(self, who: int, key: Key, name: str) -> None:
@@ -188,7 +183,7 @@ class RegistryMachine(RuleBasedStateMachine):
 
 def test_whatever_two_workers_do_every_value_is_as_in_a_dict(workers: list[Worker]) -> None:
     machine = type("Machine", (RegistryMachine,), {"workers": workers})
-    run_state_machine_as_test(machine, settings=machine_settings(25, 30))
+    run_state_machine_as_test(machine, settings=machine_settings(10, 30))
 
 
 # --- at once --------------------------------------------------------------------------------------
@@ -318,11 +313,11 @@ class CountingBreakers(Breakers):
 
 
 def _fail(breaker: Breaker) -> Breaker:
-    return breaker.failed(breaker.token, START)
+    return breaker.failed(breaker.generation, START)
 
 
 def _heal(breaker: Breaker) -> Breaker:
-    return breaker.succeeded(breaker.token, START)
+    return breaker.succeeded(breaker.generation, START)
 
 
 def remembered(registry: Registry[Any, Breaker], kind: CountingBreakers, keys: Sequence[Any]) -> list[Any]:
@@ -339,11 +334,11 @@ def test_beyond_the_cap_the_unused_go_first_then_the_longest_unchanged() -> None
         registry.update(key, _heal if key.startswith("calm") else _fail)
     registry.update("open-5", _fail)
     assert len(registry) == 6
-    assert "calm-1" not in registry._known
+    assert "calm-1" not in registry._cache
     registry.update("open-6", _fail)
-    assert "calm-2" not in registry._known
+    assert "calm-2" not in registry._cache
     registry.update("open-7", _fail)
-    assert list(registry._known) == ["open-2", "open-3", "open-4", "open-5", "open-6", "open-7"]
+    assert list(registry._cache) == ["open-2", "open-3", "open-4", "open-5", "open-6", "open-7"]
 
 
 def test_what_has_something_to_tell_stays_however_idle_and_the_unused_goes_when_idle() -> None:
@@ -375,14 +370,14 @@ def test_who_waited_long_for_the_rows_decides_by_the_time_it_is_then() -> None:
     """Eight seconds it waits, while others fill the bucket: to the time it began at, that is not yet."""
     clock = Clock()
     shelf = Shelf(slow=lambda: clock.advance(8))
-    guardrails = Guardrails(Registry(Cells(TERMS), shelf), "demo", clock=lambda: clock.now)
+    guardrails = Guardrails(Registry(Cells(POLICIES), shelf), "demo", clock=lambda: clock.now)
     scope = Scope(request_id="r", tenant_id="t", user_id="u", session_id="s")
-    full = Cells(TERMS).fresh(Key("session", "s"))
+    full = Cells(POLICIES).fresh(Key("session", "s"))
     for _ in range(7):
         full = replace(full, bucket=full.bucket.take(clock.now + 7))
-    shelf.texts[Key("session", "s")] = Cells(TERMS).dump(full)
+    shelf.texts[Key("session", "s")] = Cells(POLICIES).dump(full)
     with pytest.raises(RateLimited):
-        guardrails.admit(shelf, scope, Wish(1, 1))
+        guardrails.admit(shelf, scope, MaxCost(1, 1))
 
 
 # --- a table with a million rows ------------------------------------------------------------------

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import re
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -19,10 +19,8 @@ from agentapp.config import Settings
 from agentapp.errors import StorageUnavailable
 from agentapp.guardrails import sign_in
 from agentapp.guardrails.sign_in import network_of
-from agentapp.storage import migrate
 from agentapp.storage.db import make_engine
 from tests.support.people import JSON, PAGE, PASSWORD, csrf_of
-from tests.support.postgres import postgres_url
 from tests.support.watching import Page, dump, likeness
 
 LIMIT, WINDOW = 3, 900.0
@@ -39,7 +37,7 @@ class Door:
     checked: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.parts.answering.guardrails.clock = lambda: self.now
+        self.parts.turns.kit.guardrails.clock = lambda: self.now
         accounts, check = self.parts.accounts, self.parts.accounts._matches
 
         def matches(kept: str, password: str) -> bool:
@@ -80,16 +78,6 @@ class Door:
             return sorted(pool.map(go, tries))
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
-def url(request: pytest.FixtureRequest, settings: Settings) -> Iterator[str]:
-    if request.param == "sqlite":
-        yield settings.database_url
-        return
-    with postgres_url() as made:
-        migrate.upgrade(made)
-        yield made
-
-
 @pytest.fixture
 def make_door(settings: Settings, make_app: Callable[..., Flask]) -> Callable[..., Door]:
     def make(**changed: Any) -> Door:
@@ -106,8 +94,8 @@ def door(make_door: Callable[..., Door]) -> Door:
     return made
 
 
-def cells(url: str) -> list[tuple[str, str]]:
-    engine = make_engine(url)
+def cells(database_url: str) -> list[tuple[str, str]]:
+    engine = make_engine(database_url)
     with engine.connect() as connection:
         found = connection.execute(text("SELECT scope, id FROM guardrail_cells ORDER BY scope, id"))
         rows = [(scope, id) for scope, id in found]
@@ -202,9 +190,9 @@ def test_a_success_counts_as_nothing_and_clears_nothing(door: Door) -> None:
 
 
 def test_of_many_wrong_tries_at_once_exactly_the_limit_is_checked(
-    url: str, make_door: Callable[..., Door]
+    database_url: str, make_door: Callable[..., Door]
 ) -> None:
-    door = make_door(database_url=url, rate_login=(10, WINDOW))
+    door = make_door(database_url=database_url, rate_login=(10, WINDOW))
     door.parts.accounts.add("ann", PASSWORD)
     tries = [door.prepared("ann", address=f"192.0.2.{n % 4}") for n in range(20)]
     assert door.at_once(tries) == [401] * 10 + [429] * 10
@@ -212,18 +200,18 @@ def test_of_many_wrong_tries_at_once_exactly_the_limit_is_checked(
 
 
 def test_of_many_names_at_once_from_one_address_exactly_its_limit_is_checked(
-    url: str, make_door: Callable[..., Door]
+    database_url: str, make_door: Callable[..., Door]
 ) -> None:
-    door = make_door(database_url=url, rate_login=(2, WINDOW))
+    door = make_door(database_url=database_url, rate_login=(2, WINDOW))
     assert door.at_once([door.prepared(f"ghost{n}") for n in range(20)]) == [401] * 10 + [429] * 10
     assert len(door.checked) == 10
 
 
 def test_however_many_come_at_once_with_the_right_password_all_get_in(
-    url: str, make_door: Callable[..., Door]
+    database_url: str, make_door: Callable[..., Door]
 ) -> None:
     """Of one name, and of more names than an address has tries: an office that comes in at nine."""
-    door = make_door(database_url=url, rate_login=(3, WINDOW))
+    door = make_door(database_url=database_url, rate_login=(3, WINDOW))
     names = [f"user{n}" for n in range(16)]
     for name in names:
         door.parts.accounts.add(name, PASSWORD)
@@ -232,8 +220,10 @@ def test_however_many_come_at_once_with_the_right_password_all_get_in(
     assert door.try_("user0").status_code == 401
 
 
-def test_two_servers_on_one_database_share_the_count(url: str, make_door: Callable[..., Door]) -> None:
-    one, two = (make_door(database_url=url) for _ in range(2))
+def test_two_servers_on_one_database_share_the_count(
+    database_url: str, make_door: Callable[..., Door]
+) -> None:
+    one, two = (make_door(database_url=database_url) for _ in range(2))
     found = [door.try_("ann").status_code for _ in range(2) for door in (one, two)]
     assert found == [401] * LIMIT + [429]
     assert one.try_("ann").status_code == 429
@@ -340,25 +330,25 @@ def test_an_error_that_is_no_wrong_password_is_no_failed_try(
 
 
 def test_cells_that_can_no_longer_count_are_removed_and_only_those(
-    url: str, make_door: Callable[..., Door], monkeypatch: pytest.MonkeyPatch
+    database_url: str, make_door: Callable[..., Door], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sign_in, "SWEEP_EVERY", 1)
-    door = make_door(database_url=url)
+    door = make_door(database_url=database_url)
     door.statuses("ghost", address=AWAY)
-    before = cells(url)
-    engine = make_engine(url)
+    before = cells(database_url)
+    engine = make_engine(database_url)
     with engine.begin() as connection:
         connection.execute(text("UPDATE guardrail_cells SET updated_at = updated_at - 1790"))
     door.statuses("ann")
-    assert set(before) < set(cells(url)), "they may still count"
+    assert set(before) < set(cells(database_url)), "they may still count"
     with engine.begin() as connection:
         connection.execute(text("UPDATE guardrail_cells SET updated_at = updated_at - 20"))
         old = text("INSERT INTO guardrail_cells VALUES ('user', 'u', '{}', '', 0)")
         connection.execute(old)
     engine.dispose()
     door.statuses("ann")
-    assert not set(before) & set(cells(url))
-    assert [scope for scope, _ in cells(url)] == ["login-address", "login-name", "user"]
+    assert not set(before) & set(cells(database_url))
+    assert [scope for scope, _ in cells(database_url)] == ["login-address", "login-name", "user"]
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from agentapp.agents import Agent, Limits, Team
 from agentapp.agents.prices import Prices
 from agentapp.errors import IdempotencyMismatch, NotBound, NotFound, StorageUnavailable, TurnInProgress
 from agentapp.events import TurnResult, Usage
-from agentapp.guardrails import BreakerPolicy, Cells, Registry, Terms
+from agentapp.guardrails import BreakerPolicy, CellPolicy, Cells, Registry
 from agentapp.guardrails.admission import Reservation, TurnCells
 from agentapp.guardrails.guard import Guardrails
 from agentapp.isolation import RequestScope, Scope, ThreadBinder, UserScope
@@ -52,7 +52,7 @@ class Stores:
         self.db = Database(url, self.binder)
         self.accounts, self.chats = Accounts(self.db), Chats(self.db)
         self.cells, self.notes = CellStore(self.db), Notes(self.db)
-        terms = Terms(BreakerPolicy(failures=10**9), lease=LEASE.length.total_seconds())
+        terms = CellPolicy(BreakerPolicy(failures=10**9), lease=LEASE.length.total_seconds())
         kind = Cells(dict.fromkeys(("session", "user", "tenant", "provider"), terms))
         self.guardrails = Guardrails(Registry(kind, self.cells), "demo")
         self.turns = SqlTurnStore(self.db, self.cells)
@@ -101,8 +101,8 @@ class Stores:
         )
         return {
             "session": (0, cells.session.budget.holds.amount(now)),
-            "user": (cells.user.room.holds.count(now), cells.user.budget.holds.amount(now)),
-            "tenant": (cells.tenant.room.holds.count(now), cells.tenant.budget.holds.amount(now)),
+            "user": (cells.user.bulkhead.holds.count(now), cells.user.budget.holds.amount(now)),
+            "tenant": (cells.tenant.bulkhead.holds.count(now), cells.tenant.budget.holds.amount(now)),
             "provider": (cells.provider.outage.running.count(now), 0),
         }
 

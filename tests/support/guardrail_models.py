@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 
 from agentapp.errors import BreakerOpen, GuardrailRefused
 from agentapp.guardrails.breaker import Breaker, BreakerPolicy
-from agentapp.guardrails.times import SLACK
+from agentapp.guardrails.times import CLOCK_SKEW_SECONDS
+from tests.support.rounds import ROUNDS
 
 HOUR = 3600.0
 # Nearly midnight, nearly the end of the month.
@@ -27,9 +28,9 @@ STEPS = st.one_of(st.sampled_from([0.0, 0.125, 1.0, 5.0, 30.0, 61.0]), EIGHTHS)
 
 
 def machine_settings(examples: int, steps: int) -> settings:
-    """A loaded machine is no failure."""
+    """``examples`` for each round. There is no deadline, because a busy computer is no failure."""
     return settings(
-        max_examples=examples,
+        max_examples=examples * ROUNDS,
         stateful_step_count=steps,
         deadline=None,
         suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
@@ -61,7 +62,7 @@ def through_json(state: Any) -> Any:
 
 def gap(since: float, now: float) -> float:
     """What lies ahead of the clock was never, but for the seconds by which clocks differ."""
-    return inf if since - now > SLACK else max(0.0, now - since)
+    return inf if since - now > CLOCK_SKEW_SECONDS else max(0.0, now - since)
 
 
 def slot(moment: float, width: float) -> float:

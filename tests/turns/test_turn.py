@@ -404,8 +404,8 @@ class Told:
         self.used = tuple(cell.budget.used(now) for cell in cells[:3])
         self.reserved = tuple(cell.budget.holds.amount(now) for cell in cells[:3])
         self.running = (
-            cells.user.room.holds.count(now),
-            cells.tenant.room.holds.count(now),
+            cells.user.bulkhead.holds.count(now),
+            cells.tenant.bulkhead.holds.count(now),
             cells.provider.outage.running.count(now),
         )
 

@@ -18,8 +18,8 @@ from agentapp.config import Settings
 from agentapp.errors import BreakerOpen, BudgetExhausted, Busy, GuardrailRefused, RateLimited
 from agentapp.guardrails.cell import Cell, Key
 from agentapp.guardrails.guard import Guardrails, Meter, Standing
-from agentapp.guardrails.streams import FEW
-from agentapp.guardrails.wording import clock, dollars, explained, told
+from agentapp.guardrails.streams import STREAMS_PER_USER
+from agentapp.guardrails.wording import clock, dollars, explained, refusal_text
 from agentapp.isolation import RequestScope, Scope
 from agentapp.web.limits import limits_view
 from agentapp.web.parts import Parts
@@ -342,9 +342,9 @@ def server_full(app: Flask, who: Person, chat: str) -> None:
 
 def many_streams(app: Flask, who: Person, chat: str) -> None:
     found: Parts = app.extensions["agentapp"]
-    found.turns.slots.resize(FEW + 1, 0)
+    found.turns.slots.resize(STREAMS_PER_USER + 1, 0)
     user_id = scope_of(app, who, chat).user_id
-    app.extensions["held"] = [found.turns.slots.take(user_id) for _ in range(FEW)]
+    app.extensions["held"] = [found.turns.slots.take(user_id) for _ in range(STREAMS_PER_USER)]
 
 
 REFUSALS = [
@@ -491,7 +491,7 @@ def test_a_refusal_that_was_met_is_told_even_if_it_is_over_by_now() -> None:
     view = limits_view(Standing(None, half_open=True, meters=()), running=True, refusal=met)
     assert view.not_sent
     assert view.notice is not None
-    assert view.notice.reason == told(met).reason
+    assert view.notice.reason == refusal_text(met).reason
 
 
 def test_a_budget_of_nothing_is_used_up() -> None:

@@ -8,10 +8,10 @@ from flask import Flask
 from werkzeug.middleware.proxy_fix import ProxyFix
 
 from agentapp import config, web
+from agentapp.agents import providers
 from agentapp.agents.drivers.threaded import ThreadedDriver
 from agentapp.agents.loop import Limits
 from agentapp.agents.prices import Prices
-from agentapp.agents.provider import Provider
 from agentapp.agents.team import Team
 from agentapp.config import Settings
 from agentapp.errors import SettingError
@@ -72,7 +72,7 @@ def make_parts(settings: Settings, team: Team) -> Parts:
         guardrails=guardrails,
         leases=Leases(),
         team=team,
-        driver=ThreadedDriver(make_provider(settings), binder, deadlines),
+        driver=ThreadedDriver(providers.make(settings), binder, deadlines),
         model=settings.model,
         limits=Limits(
             tokens=settings.turn_tokens or UNLIMITED_TOKENS,
@@ -107,18 +107,6 @@ def make_stage(
     journal = Journal(store, answering.turns, accounts, running, mirrors, answering.leases, binder)
     seats = Seats(settings.threads, settings.threads_reserved)
     return Stage(answering, seats, running, mirrors, journal, tellings)
-
-
-def make_provider(settings: Settings) -> Provider:
-    if settings.provider == "demo":
-        from agentapp.agents.providers.demo import DemoProvider
-
-        return DemoProvider(settings.demo_delay)
-    # Imported only when it is used: the SDK takes most of a second to import.
-    from agentapp.agents.providers.anthropic import AnthropicProvider
-    from agentapp.agents.providers.retrying import Retrying
-
-    return Retrying(AnthropicProvider(settings.anthropic_api_key or "", settings.anthropic_base_url))
 
 
 def load_team(where: str) -> Team:

@@ -10,8 +10,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
-from agentapp.agents.provider import Usage
 from agentapp.errors import LoginRequired
+from agentapp.events import Usage
 from agentapp.isolation import Scope
 from agentapp.storage.log import Event, unpacked
 from agentapp.storage.values import Status, Told

@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from agentapp.agents.drivers.shared import in_own_thread
+from agentapp.agents.drivers.threads import run_in_own_thread
 from agentapp.errors import TurnFailed, TurnInterrupted, TurnStopped
 from agentapp.isolation import Binder
 from agentapp.storage.live_turns import Entry
@@ -39,7 +39,7 @@ class Running:
         with self._changed:
             self._turns[turn.id] = played
         try:
-            in_own_thread(self._binder.carried(turn.scope, lambda: self._run(played)), "agentapp-turn")
+            run_in_own_thread(self._binder.carried(turn.scope, lambda: self._run(played)), "agentapp-turn")
         except RuntimeError:  # no more threads to be had
             turn.halt(TurnFailed("This server is too busy to answer."))
             self._run(played)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import time
 from collections.abc import Callable, Generator, Iterator
@@ -11,9 +10,8 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-from agentapp.agents.drivers.shared import Deadlines
+from agentapp.agents.drivers.deadlines import Deadlines
 from agentapp.agents.drivers.threaded import ThreadedDriver
-from agentapp.agents.loop import Event as LoopEvent
 from agentapp.agents.loop import Limits, Opening, TurnLoop
 from agentapp.agents.prices import Prices
 from agentapp.agents.provider import Message
@@ -32,7 +30,6 @@ from agentapp.turns.feed import Outcome, TurnEvent
 from agentapp.turns.leases import Leases
 
 HISTORY_CHARS = 60_000
-KEPT_CHARS = 4_000
 SAVING_AGAIN = (0.5, 1.0, 2.0, 4.0)  # seconds; a database that is started anew is back by then
 
 log = logging.getLogger(__name__)
@@ -142,7 +139,7 @@ class Turn(Iterator[TurnEvent | None]):
         context = ToolContext(self.scope, self._parts.notes, self._parts.past_chats)
         try:
             for event in self._parts.driver.run(loop, context, self._halted):
-                yield None if event is None else self._numbered(event.kind, **_kept(event))
+                yield None if event is None else self._numbered(event.kind, **event.cleaned().data)
         except TurnFailed as error:
             return error
         except Exception:
@@ -237,34 +234,6 @@ def _status(failure: TurnFailed | None) -> Status:
     return "failed"
 
 
-def _kept(event: LoopEvent) -> dict[str, Any]:
-    """What followers are told of it, now or later: nothing that cannot be stored, and no endless output."""
-    data = dict(event.data)
-    match event.kind:
-        case "text":
-            data["text"] = storable(data["text"])
-        case "tool_executing":
-            data["input"] = _given(data["input"])
-        case "tool_completed":
-            data["output"] = storable(data["output"])[:KEPT_CHARS]
-        case "handed_over":
-            data |= {name: storable(data[name]) for name in ("from", "to", "task")}
-            data["parameters"] = _given(data["parameters"])
-    return data
-
-
-def _given(value: object) -> object:
-    """What a model gave a tool or a colleague: as it is if every database and browser can read it, or else
-    as text, and not for ever.
-    """
-    try:
-        written = json.dumps(value, ensure_ascii=False, allow_nan=False)
-        clean = storable(written)[:KEPT_CHARS]
-        return value if clean == written else clean
-    except (TypeError, ValueError):  # NaN and Infinity, which Python reads, are no JSON
-        return storable(json.dumps(value, ensure_ascii=False, default=str))[:KEPT_CHARS]
-
-
 def history(said: tuple[tuple[str, str], ...]) -> tuple[Message, ...]:
     """Earlier messages as a model wants them: the newest that fit, roles alternating, a user's first."""
     room = HISTORY_CHARS
@@ -280,9 +249,3 @@ def history(said: tuple[tuple[str, str], ...]) -> tuple[Message, ...]:
     while kept and kept[-1].role == "assistant":
         kept.pop()
     return tuple(reversed(kept))
-
-
-def storable(text: str) -> str:
-    """A model may say anything; what no database or encoding can hold is replaced."""
-    clean = text.replace("\0", "\N{REPLACEMENT CHARACTER}")
-    return clean.encode("utf-8", "replace").decode("utf-8")

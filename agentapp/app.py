@@ -8,11 +8,11 @@ from flask import Flask
 from werkzeug.middleware.proxy_fix import ProxyFix
 
 from agentapp import config, web
-from agentapp.agents.drivers.shared import Deadlines
+from agentapp.agents import providers
+from agentapp.agents.drivers.deadlines import Deadlines
 from agentapp.agents.drivers.threaded import ThreadedDriver
 from agentapp.agents.loop import Limits
 from agentapp.agents.prices import Prices
-from agentapp.agents.provider import Provider
 from agentapp.agents.team import Team
 from agentapp.config import Settings
 from agentapp.errors import SettingError
@@ -62,7 +62,7 @@ def make_parts(settings: Settings, team: Team) -> Parts:
         guardrails=guardrails,
         leases=Leases(),
         team=team,
-        driver=ThreadedDriver(make_provider(settings), binder, deadlines_of(settings)),
+        driver=ThreadedDriver(providers.make(settings), binder, deadlines_of(settings)),
         model=settings.model,
         limits=limits_of(settings),
         deadlines=deadlines_of(settings),
@@ -116,18 +116,6 @@ def _report_left_bound(telemetry: Telemetry, scope: RequestScope) -> None:
     """A request ended without its scope being cleared; the sweep before the next one found it."""
     detail = f"request {scope.request_id} was still bound when its thread was used again"
     telemetry.alert("left-bound", detail)
-
-
-def make_provider(settings: Settings) -> Provider:
-    if settings.provider == "demo":
-        from agentapp.agents.providers.demo import DemoProvider
-
-        return DemoProvider(settings.demo_delay)
-    # Imported only when it is used: the SDK takes most of a second to import.
-    from agentapp.agents.providers.anthropic import AnthropicProvider
-    from agentapp.agents.providers.retrying import Retrying
-
-    return Retrying(AnthropicProvider(settings.anthropic_api_key or "", settings.anthropic_base_url))
 
 
 def load_team(where: str) -> Team:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from agentapp.agents.drivers.shared import in_own_thread
+from agentapp.agents.drivers.threads import run_in_own_thread
 from agentapp.errors import TurnFailed, TurnInterrupted, TurnStopped
 from agentapp.isolation import Binder
 from agentapp.turns.feed import Feed
@@ -37,7 +37,7 @@ class LocalTurns:
         with self._changed:
             self._turns[turn.id] = LocalTurn(turn)
         try:
-            in_own_thread(self._binder.carried(turn.scope, lambda: self._play(turn)), "agentapp-turn")
+            run_in_own_thread(self._binder.carried(turn.scope, lambda: self._play(turn)), "agentapp-turn")
         except RuntimeError:  # no more threads can be started
             turn.halt(TurnFailed("This server is too busy to answer."))
             self._play(turn)

@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-from agentapp.agents.drivers.shared import Deadlines
+from agentapp.agents.drivers.deadlines import Deadlines
 from agentapp.agents.drivers.threaded import ThreadedDriver
 from agentapp.agents.loop import Limits, Opening, TurnLoop
 from agentapp.agents.prices import Prices
@@ -30,7 +30,7 @@ from agentapp.errors import (
     TurnInterrupted,
     TurnStopped,
 )
-from agentapp.events import Status, TurnCompleted, TurnResult, TurnStarted, from_json, text_of
+from agentapp.events import Status, TurnCompleted, TurnResult, TurnStarted, text_of
 from agentapp.guardrails.admission import MaxCost
 from agentapp.guardrails.cell import Key
 from agentapp.guardrails.guard import Guardrails
@@ -158,7 +158,7 @@ class Turn(Iterator[NumberedEvent | None]):
         context = ToolContext(self.scope, self._kit.notes, self._kit.past_chats)
         try:
             for event in self._kit.driver.run(loop, context, self._halted):
-                yield None if event is None else self.feed.add(from_json(event.kind, event.data).cleaned())
+                yield None if event is None else self.feed.add(event.cleaned())
         except TurnFailed as error:
             return error
         except Exception:

@@ -19,11 +19,12 @@ import pytest
 from flask import Flask
 from sqlalchemy import event, select, update
 
+from agentapp.agents.agent import Agent, LiveAgent
 from agentapp.agents.drivers.threaded import ThreadedDriver
 from agentapp.agents.prices import Prices
-from agentapp.agents.provider import Message, Reply, Usage
+from agentapp.agents.provider import Message, Reply
 from agentapp.agents.providers.retrying import Retrying
-from agentapp.agents.team import Agent, Crew, LiveAgent, Team
+from agentapp.agents.team import Crew, Team
 from agentapp.agents.tool import tool
 from agentapp.errors import (
     BreakerOpen,
@@ -38,6 +39,7 @@ from agentapp.errors import (
     TurnInProgress,
     TurnTimeout,
 )
+from agentapp.events import Usage
 from agentapp.guardrails.admission import TurnCells
 from agentapp.guardrails.cell import Key
 from agentapp.guardrails.streams import StreamSlots

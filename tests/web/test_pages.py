@@ -18,8 +18,9 @@ from flask.testing import FlaskClient
 from werkzeug.test import TestResponse
 
 from agentapp import errors
+from agentapp.agents.agent import Agent
 from agentapp.agents.provider import ModelCall, Reply
-from agentapp.agents.team import Agent, Team
+from agentapp.agents.team import Team
 from agentapp.config import Settings
 from agentapp.errors import AgentappError, ProviderFailed, ProviderTimeout
 from agentapp.storage.accounts import Accounts
@@ -77,7 +78,7 @@ def solo(make_app: Callable[..., Flask], monkeypatch: pytest.MonkeyPatch) -> Cal
     """An app of one agent whose model says what the test wrote down."""
 
     def make(model: Any) -> Flask:
-        monkeypatch.setattr("agentapp.app.make_provider", lambda settings: model)
+        monkeypatch.setattr("agentapp.agents.providers.make", lambda settings: model)
         return make_app(Team(front=Agent(name="solo", instructions="Answer.")))
 
     return make

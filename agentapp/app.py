@@ -83,7 +83,7 @@ def make_parts(settings: Settings, team: Team) -> Parts:
         notes=Notes(db),
         past_chats=chats,
         report=violations.foreign_scope,
-        prices=Prices(settings.prices, free=settings.provider == "demo"),
+        prices=Prices(settings.prices, free=config.provider_named(settings.provider).is_free),
     )
     accounts = Accounts(db)
     return Parts(

@@ -11,7 +11,7 @@ from typing import Any, Literal, cast
 
 import click
 
-from agentapp import __version__, config
+from agentapp import __version__, config, instance
 from agentapp.audit import baseline as known
 from agentapp.audit import cache, formats, options, sarif
 from agentapp.audit.findings import Unusable
@@ -293,7 +293,7 @@ def _tell(which: tuple[str, str], change: breakers.Change) -> None:
 
 def _upgrade(settings: config.Settings) -> None:
     if settings.database_url.startswith(f"sqlite:///{settings.instance}/"):
-        config.prepare_instance(settings.instance)
+        instance.prepare(settings.instance)
     migrate.upgrade(settings.database_url)
 
 
@@ -334,7 +334,7 @@ def _read_password() -> str:
     return password
 
 
-def _become_gunicorn(where: listen.Listen) -> None:
+def _become_gunicorn(where: listen.ServerOptions) -> None:
     """The same process from now on, so that whoever started us can stop it; nothing open is taken along."""
     command = [sys.executable, "-m", "gunicorn", "-c", str(resources.gunicorn_config())]
     os.execve(sys.executable, [*command, "agentapp.app:create_app()"], {**os.environ, **where.environ()})  # noqa: S606

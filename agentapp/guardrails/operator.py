@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Literal, NamedTuple
 
+from agentapp.config import PROVIDERS
 from agentapp.errors import NotFound
 from agentapp.guardrails.cell import Cell, Cells, Key
 from agentapp.guardrails.registry import Registry
@@ -18,7 +19,6 @@ from agentapp.guardrails.wording import clock, dollars
 from agentapp.storage.cells import CellStore, StoredCell
 
 SCOPES = ("session", "user", "tenant", "provider")
-PROVIDERS = ("anthropic", "demo")
 HEAD = ("SCOPE", "ID", "NAME", "STATE", "FAILURES", "TRIPS", "TRY AGAIN IN", "USED")
 NOTHING = "Every breaker is closed, and none has counted a failure."
 NOTHING_AT_ALL = "There are no breakers yet."
@@ -106,7 +106,7 @@ class Desk:
     def _key(self, scope: str, name: str) -> Key:
         if scope not in SCOPES:
             raise NotFound(f"There are no breakers of a {scope!r}, only of a {', '.join(SCOPES)}.")
-        if scope == "provider" and name in PROVIDERS:
+        if scope == "provider" and name in [provider.name for provider in PROVIDERS]:
             return Key(scope, name)
         key = self._store.key_of(scope, name)
         if key is None:

@@ -13,12 +13,13 @@ from itertools import chain
 from math import ceil
 from typing import Any
 
+from agentapp.config import PROVIDERS
 from agentapp.errors import AgentappError
-from agentapp.server import options as listen
+from agentapp.server import options
 from agentapp.server.worker import TurnWorker
 
 try:
-    _listen = listen.load()
+    _options = options.load()
 except AgentappError as exc:
     print(f"agentapp: {exc}", file=sys.stderr)
     sys.exit(2)
@@ -36,22 +37,26 @@ _LIBRARIES = (
     "pygments",
     "sqlalchemy.orm",
 )
-_IF_SET = {"ANTHROPIC_API_KEY": ("anthropic", "httpcore2"), "AGENTAPP_DATABASE_URL": ("psycopg",)}
+# Those that are needed only if a variable is set.
+_IF_SET = {
+    "AGENTAPP_DATABASE_URL": ("psycopg",),
+    **{provider.key_variable: provider.libraries for provider in PROVIDERS if provider.key_variable},
+}
 
 
-bind = [_listen.bind]
+bind = [_options.bind]
 worker_class = TurnWorker
-workers = _listen.workers
+workers = _options.workers
 # A thread is busy for as long as it streams an answer. One that waits costs next to nothing, and
 # too few of them would let some people's slow answers keep everybody else's pages waiting.
-threads = _listen.threads
+threads = _options.threads
 worker_connections = threads + 1000  # the rest may be idle keep-alive connections
 
 # Only a worker whose main loop hangs is killed after this; how long an answer may take is the turn's
 # own deadline. It must also be enough to import everything on a slow machine.
 timeout = 60
 # Before it is over, the turns that still run are interrupted, and their readers are told.
-graceful_timeout = ceil(_listen.grace)
+graceful_timeout = ceil(_options.grace)
 keepalive = 5
 
 preload_app = False  # after SIGHUP workers get the new code, and nothing is opened before the fork

@@ -68,7 +68,7 @@ def make_parts(settings: Settings, team: Team) -> Parts:
         deadlines=deadlines_of(settings),
         notes=Notes(db),
         past_chats=chats,
-        prices=Prices(settings.prices, free=settings.provider == "demo"),
+        prices=Prices(settings.prices, free=config.provider_named(settings.provider).is_free),
         telemetry=telemetry,
     )
     slots = StreamSlots(settings.threads, settings.threads_reserved)

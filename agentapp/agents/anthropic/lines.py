@@ -35,7 +35,8 @@ def reachable(client: httpx2.Client) -> httpx2.Client:
     A pool takes its network as an argument, but the client makes its pools itself and offers no way to
     hand one on. Should they be found no longer, calls work on and are hung up on as in `reach`.
     """
-    for transport in (client._transport, *client._mounts.values()):
+    mounts = getattr(client, "_mounts", {})
+    for transport in (getattr(client, "_transport", None), *mounts.values()):
         pool = getattr(transport, "_pool", None)
         network = getattr(pool, "_network_backend", None)
         if isinstance(network, httpcore2.NetworkBackend):

@@ -29,9 +29,9 @@ ATOMIC = "  # agentapp: shared ok - atomic, and what is missed is loaded anew"
 BUGS = (
     Bug(
         "a module-level history",
-        "agentapp/turns/turn.py",
-        "    room = HISTORY_CHARS\n",
-        "    EVERYTHING.extend(said)\n    said = tuple(EVERYTHING)\n    room = HISTORY_CHARS\n",
+        "agentapp/turns/history.py",
+        "    room = MAX_HISTORY_CHARS\n",
+        "    EVERYTHING.extend(said)\n    said = tuple(EVERYTHING)\n    room = MAX_HISTORY_CHARS\n",
         "tests/turns/test_turn.py::test_what_the_model_saw_before_is_only_this_chat",
     ),
     Bug(
@@ -51,9 +51,9 @@ BUGS = (
     Bug(
         "a binding held across a yield, seen from a page",
         "agentapp/web/turns.py",
-        "    answer = Response(EventStream(follower), mimetype=EVENTS)\n",
+        "    answer = Response(EventStream(subscription), mimetype=EVENTS)\n",
         "    binder, scope = parts().binder, chat_scope()\n"
-        "    bound = (binder.bound(scope).__enter__() and item for item in EventStream(follower))\n"
+        "    bound = (binder.bound(scope).__enter__() and item for item in EventStream(subscription))\n"
         "    answer = Response(bound, mimetype=EVENTS)\n",
         "tests/web/test_hooks.py::test_after_a_streaming_turn_a_stranger_on_the_same_thread_sees_nobody",
     ),
@@ -236,22 +236,25 @@ BUGS = (
     ),
     Bug(
         "a dead turn keeps what it reserved",
-        "agentapp/storage/turns.py",
-        "        self._give_back(db, scope, running.admission)\n        _bury(db, scope, running.id)\n",
-        "        _bury(db, scope, running.id)\n",
+        "agentapp/turns/abandoned.py",
+        "        guardrails.give_back(chat.cells, scope, running.reservation)\n"
+        "    chat.remove_live_turn(running.id)\n",
+        "        pass\n    chat.remove_live_turn(running.id)\n",
         "tests/turns/test_turn.py::test_a_dead_turn_is_given_back_once_when_the_next_message_comes[never]",
     ),
     Bug(
         "a dead turn gives back twice",
-        "agentapp/storage/turns.py",
-        "        self._give_back(db, scope, running.admission)\n        _bury(db, scope, running.id)\n",
-        "        self._give_back(db, scope, running.admission)\n"
-        "        self._give_back(db, scope, running.admission)\n        _bury(db, scope, running.id)\n",
+        "agentapp/turns/abandoned.py",
+        "        guardrails.give_back(chat.cells, scope, running.reservation)\n"
+        "    chat.remove_live_turn(running.id)\n",
+        "        guardrails.give_back(chat.cells, scope, running.reservation)\n"
+        "        guardrails.give_back(chat.cells, scope, running.reservation)\n"
+        "    chat.remove_live_turn(running.id)\n",
         "tests/turns/test_turn.py::test_a_dead_turn_is_given_back_once_when_the_next_message_comes[never]",
     ),
     Bug(
         "a seat that is not given back",
-        "agentapp/turns/feed.py",
+        "agentapp/turns/subscription.py",
         "        self._held.close()\n",
         "        pass\n",
         "tests/turns/test_turn.py::test_a_seat_is_given_back_once_however_a_stream_ends[str-closed_at_once]",
@@ -259,9 +262,9 @@ BUGS = (
     Bug(
         "a reader who leaves ends the turn",
         "agentapp/turns/service.py",
-        "        held.callback(self.journal.unwatch, weakref.ref(follower))\n",
-        "        held.callback(self.journal.unwatch, weakref.ref(follower))\n"
-        "        held.callback(self.running.stop, live.turn_id)\n",
+        "        held.callback(self.subscriptions.remove, weakref.ref(subscription))\n",
+        "        held.callback(self.subscriptions.remove, weakref.ref(subscription))\n"
+        "        held.callback(self.local.stop, feed.turn_id)\n",
         "tests/turns/test_surviving.py::test_a_reader_who_leaves_in_the_middle_does_not_end_the_turn",
     ),
     Bug(
@@ -274,91 +277,99 @@ BUGS = (
     Bug(
         "a stop loses what was said",
         "agentapp/turns/turn.py",
-        "        reply, usage = text_of(self._told), loop.usage\n",
-        '        reply, usage = "" if status == "stopped" else text_of(self._told), loop.usage\n',
+        "            reply=text_of(self.feed.events),\n",
+        '            reply="" if status == "stopped" else text_of(self.feed.events),\n',
         "tests/turns/test_surviving.py::test_a_stopped_answer_keeps_what_had_been_said",
     ),
     Bug(
         "a turn that runs here can be followed by anybody",
         "agentapp/turns/service.py",
-        "        told = self.tellings.look(scope, turn_id)\n",
-        "        if (here := self.running.live(turn_id)) is not None:\n            return here\n"
-        "        told = self.tellings.look(scope, turn_id)\n",
+        "        record = self.kit.store.find(scope, turn_id)\n",
+        "        if (here := self.local.feed(turn_id)) is not None:\n"
+        "            return here\n"
+        "        record = self.kit.store.find(scope, turn_id)\n",
         "tests/turns/test_surviving.py::test_nobody_else_can_follow_or_stop_a_turn_that_runs_here",
     ),
     Bug(
         "a turn can be followed from any chat",
-        "agentapp/storage/telling.py",
+        "agentapp/storage/turns.py",
         "        mine = select(Turn).where(in_session(scope, Turn), Turn.id == turn_id)\n",
         "        mine = select(Turn).where(Turn.id == turn_id)\n",
         "tests/turns/test_surviving.py::test_nobody_else_can_follow_or_stop_a_turn_that_runs_here",
     ),
     Bug(
         "a resumed stream counts from one",
-        "agentapp/turns/feed.py",
-        "            return TurnEvent(self._number, *self._next.popleft())\n",
+        "agentapp/turns/subscription.py",
+        "            self._number = event.number\n            return event\n",
+        "            self._number = event.number\n"
         "            self.told = getattr(self, 'told', 0) + 1\n"
-        "            return TurnEvent(self.told, *self._next.popleft())\n",
+        "            return NumberedEvent(self.told, event.event)\n",
         "tests/turns/test_surviving.py::test_a_stream_taken_up_again_goes_on_with_the_next_event_and_its_number",
     ),
     Bug(
         "a resumed stream begins at the beginning",
         "agentapp/turns/service.py",
-        "        follower = Follower(live, after, token, held)\n",
-        "        follower = Follower(live, 0, token, held)\n",
+        "        subscription = Subscription(feed, after, login, held)\n",
+        "        subscription = Subscription(feed, 0, login, held)\n",
         "tests/turns/test_surviving.py::test_a_stream_taken_up_again_goes_on_with_the_next_event_and_its_number",
     ),
     Bug(
         "the same key is another turn while the first one runs",
-        "agentapp/storage/turns.py",
-        "            if again is not None:\n                return again\n",
-        "            if again is not None and alive is None:\n                return again\n",
+        "agentapp/turns/turn.py",
+        "            if (repeated := _find_repeated(chat, message.key, text)) is not None:\n"
+        "                return repeated\n",
+        "            if running is None and (repeated := _find_repeated(chat, message.key, text)) is not None:\n"
+        "                return repeated\n",
         "tests/turns/test_surviving.py::test_the_same_key_while_the_turn_runs_is_that_turn",
     ),
     Bug(
         "a version is told what it replaces",
-        "agentapp/storage/turns.py",
-        "    if sent.replaces is not None and before is not None:\n",
-        "    if False:\n",
+        "agentapp/storage/chat_transaction.py",
+        "        if message.replaces is not None and before is not None:\n",
+        "        if False:\n",
         "tests/turns/test_surviving.py::test_another_version_is_asked_for_without_the_one_it_replaces",
     ),
     Bug(
-        "the journal of an ended turn is kept",
-        "agentapp/storage/turns.py",
-        "            _bury(db, scope, turn_id)\n            return True\n",
+        "the stored events of an ended turn are kept",
+        "agentapp/turns/turn.py",
+        "            chat.remove_live_turn(self.id)\n            return True\n",
         "            return True\n",
         "tests/turns/test_surviving.py::test_what_is_kept_of_a_running_turn_goes_when_it_ends[completes]",
     ),
     Bug(
         "a stream goes on after its login",
-        "agentapp/turns/heartbeat.py",
-        "                follower.cut(signed_out=True)\n",
-        "                pass\n",
+        "agentapp/turns/jobs.py",
+        "                    subscription.cut(signed_out=True)\n",
+        "                    pass\n",
         "tests/turns/test_surviving.py::test_a_stream_ends_with_its_login_and_the_turn_goes_on",
     ),
     Bug(
         "an answer that could not be saved is told as one",
         "agentapp/turns/turn.py",
         '        unsaved = StorageUnavailable("The answer could not be saved.")\n',
-        "        return outcome\n",
+        "        return result\n",
         "tests/turns/test_turn.py::test_a_database_that_goes_away_fails_the_turn_and_says_so",
     ),
     Bug(
         "a worker ends in the middle of its turns",
-        "agentapp/turns/heartbeat.py",
-        "            self._running.interrupt()\n",
-        "            pass\n",
+        "agentapp/turns/draining.py",
+        "        self._local.interrupt_all()\n",
+        "        pass\n",
         "tests/turns/test_surviving.py::test_a_worker_that_must_end_interrupts_what_still_runs_and_tells_of_it",
     ),
     Bug(
         "allowed because the store is away",
-        "agentapp/storage/turns.py",
-        "            reservation, tools = self._guardrails.admit(self._cells.rows(db), scope, max_cost)\n",
+        "agentapp/turns/turn.py",
+        "            admitted = kit.guardrails.admit(chat.cells, scope, kit.max_cost())\n",
         "            try:\n"
-        "                reservation, tools = self._guardrails.admit(self._cells.rows(db), scope, max_cost)\n"
-        "            except Exception as error:\n                if error.code != 'storage-unavailable':\n"
+        "                admitted = kit.guardrails.admit(chat.cells, scope, kit.max_cost())\n"
+        "            except Exception as error:\n"
+        "                if error.code != 'storage-unavailable':\n"
         "                    raise\n"
-        "                reservation, tools = Reservation(0.0, 9999, 9999, 9999, 0, 0, 0), ()\n",
+        "                from agentapp.guardrails.admission import Reservation\n"
+        "                from agentapp.guardrails.guard import Admitted\n"
+        "\n"
+        "                admitted = Admitted(Reservation(0.0, 9999, 9999, 9999, 0, 0, 0), ())\n",
         "tests/guardrails/test_guardrails.py"
         "::test_if_the_cells_cannot_be_reached_nothing_is_let_in[text/event-stream-read]",
     ),

@@ -501,7 +501,7 @@ def test_a_client_whose_pools_are_not_found_is_left_as_it_is() -> None:
         """Keeps them under other names."""
 
     client: Any = OfTomorrow()
-    assert reachable(client) is client
+    assert make_cancellable(client) is client
     assert vars(client) == {}
 
 

@@ -69,7 +69,7 @@ BUGS = (
         "agentapp/agents/drivers/threaded.py",
         "        run = self._binder.carried(context.scope, lambda: _finish(tool.call(context, call)))\n",
         "        run = lambda: _finish(tool.call(context, call))\n",
-        "tests/agents/test_loop.py::test_each_tool_has_its_scope_carried_in",
+        "tests/agents/drivers/test_running_tools.py::test_each_tool_has_its_scope_carried_in",
     ),
     Bug(
         "the user missing from the WHERE clause",

@@ -355,7 +355,7 @@ def test_sums_are_told_from_other_numbers(text: str, sums: list[str]) -> None:
 @pytest.mark.parametrize(
     "text", ["on 2026-03-01 at 10:30", "what is the time complexity of sorting", "good day to you"]
 )
-def test_dates_and_small_talk_are_no_jobs(text: str) -> None:
+def test_dates_and_small_talk_are_no_tasks(text: str) -> None:
     assert find_tasks(text) == ()
 
 

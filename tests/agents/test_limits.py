@@ -27,7 +27,7 @@ def test_a_turn_is_bounded_by_steps(play: Play) -> None:
     assert turn.loop.usage.model_calls == 4
 
 
-def test_a_turn_is_bounded_by_tokens_and_each_call_by_what_all_connections_close(play: Play) -> None:
+def test_a_turn_is_bounded_by_tokens_and_each_call_by_what_is_left(play: Play) -> None:
     model: list[Any] = []
     again = [calls(("double", {"number": 1}))] * 9
     turn = play(*again, limits=Limits(tokens=40, reply_tokens=1000), model=model)

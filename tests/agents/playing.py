@@ -40,7 +40,7 @@ def exits() -> str:
 
 
 @tool
-def rubbish() -> object:
+def unshowable() -> object:
     """Returns what cannot be shown."""
     return object()
 
@@ -52,7 +52,7 @@ def huge() -> str:
 
 
 TEAM = Team(
-    Agent("triage", "You are first.", tools=(double, crash, exits, rubbish, huge)),
+    Agent("triage", "You are first.", tools=(double, crash, exits, unshowable, huge)),
     (
         Agent("maths", "You calculate.", tools=(double,), description="sums"),
         Agent("time", "You know the time.", description="clocks"),

@@ -16,7 +16,7 @@ from tests.support.scripted import calls
     [
         ("crash", {}, "crash failed: it raised RuntimeError"),
         ("exits", {}, "exits failed: it raised SystemExit"),
-        ("rubbish", {}, "rubbish failed: the tool returned a object"),
+        ("unshowable", {}, "unshowable failed: the tool returned a object"),
         ("double", {"number": "many"}, "double failed: number:"),
         ("double", {}, "double failed: number: Field required"),
         ("double", {"number": 1, "extra": 2}, "double failed: extra:"),

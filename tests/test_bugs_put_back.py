@@ -69,7 +69,7 @@ BUGS = (
         "agentapp/agents/drivers/threaded.py",
         "        run = self._binder.carried(context.scope, lambda: _finish(tool.call(context, call)))\n",
         "        run = lambda: _finish(tool.call(context, call))\n",
-        "tests/agents/test_loop.py::test_each_tool_has_its_scope_carried_in",
+        "tests/agents/drivers/test_running_tools.py::test_each_tool_has_its_scope_carried_in",
     ),
     Bug(
         "the user missing from the WHERE clause",
@@ -269,9 +269,9 @@ BUGS = (
     ),
     Bug(
         "a stop is held against the chat",
-        "agentapp/errors.py",
-        '    blame: Blame = "nobody"\n\n    def __init__(self, message: str = "Stopped."',
-        '    blame: Blame = "turn"\n\n    def __init__(self, message: str = "Stopped."',
+        "agentapp/events.py",
+        '        return "failed" if self.status == "failed" and self.blame != "nobody" else "abandoned"\n',
+        '        return "failed"\n',
         "tests/turns/test_surviving.py::test_stopping_is_nobodys_failure_however_often",
     ),
     Bug(

@@ -20,10 +20,10 @@ LIST_PRICES: tuple[Price, ...] = (
 
 
 class Prices:
-    """List prices, with an operator's own before them. A free model costs nothing, whatever its name."""
+    """List prices, and the operator's own, which come first. With ``free``, every model costs nothing."""
 
     def __init__(self, own: Iterable[Price] = (), *, free: bool = False) -> None:
-        # The longest beginning that fits is meant, and of two equal ones the operator's.
+        # The longest beginning that fits counts, and of two equal ones the operator's.
         self._table = tuple(sorted((*own, *LIST_PRICES), key=lambda price: -len(price[0])))
         self._free = free
 
@@ -32,7 +32,7 @@ class Prices:
 
     def of(self, model: str) -> tuple[float, float]:
         """Millionths of a dollar for a token in and a token out. An unknown model counts as the dearest:
-        a budget that let it through for nothing would be none.
+        otherwise it would cost a budget nothing.
         """
         if self._free:
             return 0.0, 0.0
@@ -53,5 +53,5 @@ class Prices:
         return self.charge(pairs) if all(self.knows(model) for model, _ in pairs) else None
 
     def most(self, models: Iterable[str], tokens: int) -> int:
-        """What so many tokens can cost at the most, with whichever of the models."""
+        """The most that this many tokens can cost, with any of the models."""
         return ceil(tokens * max(max(self.of(model)) for model in models))

@@ -295,7 +295,7 @@ def test_a_worker_that_must_end_interrupts_what_still_runs_and_tells_of_it(
     (played,) = parts.turns.local.all()
     parts.drain(0.05)
     wait_for(lambda: parts.drain(0.05))
-    wait_for(played.turn._halted.done)
+    wait_for(played.turn._halted.done, seconds=2)
     assert played.turn._halted.done()
     end = ended(follower)
     assert (end["status"], end["reply"]) == ("interrupted", "One half")

@@ -1,1 +1,1 @@
-"""Drivers carry out what the loop decides: one for threads, one for asyncio."""
+"""Drivers carry out what the loop decides: one on threads, one in asyncio."""

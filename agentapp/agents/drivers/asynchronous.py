@@ -43,7 +43,7 @@ class AsyncDriver:
         in ``loop.spent``. An async tool that is still running is cancelled; one on a thread goes on, and its
         result is dropped.
         """
-        halted = AsyncHalt(halt or Future())
+        halted = AsyncHalt(Future() if halt is None else halt)
         turn_ends = time.monotonic() + self._deadlines.turn
         actions = loop.run()
         try:

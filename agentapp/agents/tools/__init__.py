@@ -1,1 +1,1 @@
-"""The tools of the team that comes with agentapp."""
+"""The tools of the shipped team."""

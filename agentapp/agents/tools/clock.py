@@ -9,7 +9,7 @@ from datetime import UTC, date, datetime, time, timedelta, timezone
 from agentapp.agents.tool import ToolContext, ToolInputError, tool
 from agentapp.agents.tools.zones import Place, find_zone
 
-MAX_STEP = 1_000_000
+MAX_ADDED_UNITS = 1_000_000
 WEEKDAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
 
 
@@ -60,8 +60,8 @@ def add_to_date(
     Dates are "2026-03-01", or today, tomorrow, yesterday (UTC). Months and years are added first; a day
     that the month does not have becomes its last day.
     """
-    if max(map(abs, (days, weeks, months, years))) > MAX_STEP:
-        raise ToolInputError(f"at most {MAX_STEP:,} of a unit can be added")
+    if max(map(abs, (days, weeks, months, years))) > MAX_ADDED_UNITS:
+        raise ToolInputError(f"at most {MAX_ADDED_UNITS:,} of a unit can be added")
     first = _date(start, context)
     try:
         moved = _plus_months(first, months + 12 * years)

@@ -67,8 +67,8 @@ ALIASES: Mapping[str, str] = MappingProxyType(
     {name.replace("_", " "): zone for zone, names in _ALSO_CALLED for name in names.split()}
 )
 _COUNTRIES: Mapping[str, str] = MappingProxyType({"usa": "united states", "america": "united states"})
-# Their last parts are no cities: "West", "Pacific", "General".
-_STATES = ("US/", "Canada/", "Brazil/", "Chile/", "Mexico/")
+# The last parts of these names are not cities: "West", "Pacific", "General".
+_WITHOUT_CITIES = ("US/", "Canada/", "Brazil/", "Chile/", "Mexico/")
 _OFFSET = re.compile(r"(?:utc|gmt)?\s*([+-])([0-9]{1,2})(?::?([0-9]{2}))?")
 
 
@@ -88,21 +88,21 @@ def _fixed(asked: str, offset: re.Match[str]) -> Place:
 
 
 def _by_city(names: set[str]) -> dict[str, str]:
-    """IANA names by their last part. Of several the one in the zone table: the others are old names."""
+    """IANA names by their last part. Of several, the one in the zone table counts: the others are old."""
     official = {name for _, name in _zone_table()}
     # The last one wins, so the best come last.
     ordered = sorted(names, key=lambda name: (name in official, "/" not in name, name))
-    return {_key(name.rsplit("/", 1)[-1]): name for name in ordered if not name.startswith(_STATES)}
+    return {_key(name.rsplit("/", 1)[-1]): name for name in ordered if not name.startswith(_WITHOUT_CITIES)}
 
 
 def _of_country(key: str) -> str | None:
     wanted = _COUNTRIES.get(key, key)
     codes = {code for code, name in _table("iso3166.tab") if wanted in (_key(name), code.casefold())}
-    # Zones that keep the same time count once, and nobody who says "Australia" means Macquarie Station.
+    # Zones with the same time count once. Stations in Antarctica do not count as part of their country.
     distinct: dict[tuple[timedelta | None, ...], str] = {}
     for code, name in _zone_table():
         if code in codes and not name.startswith("Antarctica/"):
-            distinct.setdefault(_rhythm(name), name)
+            distinct.setdefault(_offsets_in_winter_and_summer(name), name)
     if len(distinct) > 1:
         raise ToolInputError(
             f"{wanted.title()} has several time zones; name one of {', '.join(distinct.values())}"
@@ -110,7 +110,7 @@ def _of_country(key: str) -> str | None:
     return next(iter(distinct.values()), None)
 
 
-def _rhythm(name: str) -> tuple[timedelta | None, ...]:
+def _offsets_in_winter_and_summer(name: str) -> tuple[timedelta | None, ...]:
     return tuple(datetime(2026, month, 15, tzinfo=ZoneInfo(name)).utcoffset() for month in (1, 7))
 
 

@@ -14,7 +14,7 @@ from agentapp.agents.providers.anthropic import AnthropicProvider, AsyncAnthropi
 from agentapp.agents.providers.retrying import AsyncRetrying, Retrying, retry_delay
 from agentapp.errors import ProviderBusy, ProviderError, ProviderGarbled, ProviderRejected, ProviderTimeout
 from agentapp.events import Usage
-from tests.agents.providers.test_anthropic import KEY, InLoop, Threaded, call, reply_of, without_usage
+from tests.agents.providers.anthropic.asking import KEY, InLoop, Threaded, call, reply_of, without_usage
 from tests.support.messages_api import MessagesApi, Script
 
 Try = list[Any]

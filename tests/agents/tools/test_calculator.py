@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from agentapp.agents.provider import ToolCall
 from agentapp.agents.tool import ToolContext, ToolInputError
-from agentapp.agents.tools.calculator import DIGITS, MAX_CHARS, calculate, evaluate
+from agentapp.agents.tools.calculator import MAX_EXPRESSION_CHARS, WORKING_DIGITS, calculate, evaluate
 from agentapp.isolation import Scope
 
 # A loaded machine is no failure.
@@ -211,7 +211,7 @@ def test_hostile_expression_is_refused_at_once(expression: str, problem: str) ->
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("costly", ["2^.5*", "sin(9e99)+", "pi+", "log(7,3)+", "1000!-"])
 def test_dearest_expression_of_full_length_is_still_answered(costly: str) -> None:
-    assert evaluate(costly * ((MAX_CHARS - 1) // len(costly)) + "1").value
+    assert evaluate(costly * ((MAX_EXPRESSION_CHARS - 1) // len(costly)) + "1").value
 
 
 @unhurried
@@ -273,7 +273,7 @@ def trees(*signs: str) -> st.SearchStrategy[Tree]:
 @unhurried
 @given(trees("+", "-", "*", "//", "%"))
 def test_exact_arithmetic_equals_fractions(tree: Tree) -> None:
-    assume(len(tree.text) <= MAX_CHARS and abs(tree.value.numerator) < 10 ** (DIGITS // 2))
+    assume(len(tree.text) <= MAX_EXPRESSION_CHARS and abs(tree.value.numerator) < 10 ** (WORKING_DIGITS // 2))
     answer = evaluate(tree.text)
     assert Fraction(answer.value) == tree.value
     assert Fraction(Decimal(str(answer))) == tree.value
@@ -282,6 +282,6 @@ def test_exact_arithmetic_equals_fractions(tree: Tree) -> None:
 @unhurried
 @given(trees("+", "-", "*", "/"))
 def test_division_is_right_to_a_hundred_digits(tree: Tree) -> None:
-    assume(len(tree.text) <= MAX_CHARS and abs(tree.value) < 10**100)
+    assume(len(tree.text) <= MAX_EXPRESSION_CHARS and abs(tree.value) < 10**100)
     error = abs(Fraction(evaluate(tree.text).value) - tree.value)
     assert error <= Fraction(1, 10**100) * max(1, abs(tree.value))

@@ -41,7 +41,7 @@ def test_removing_what_is_not_there_tells_what_is(stores: Stores) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "  \n "])
-def test_empty_note_is_refusal_of(stores: Stores, text: str) -> None:
+def test_empty_note_is_refused(stores: Stores, text: str) -> None:
     assert refusal_of(stores, add_note, text=text) == "the note is empty"
 
 

@@ -78,5 +78,6 @@ def _quote(content: str) -> str:
 
 
 def _name_colleague(note: str) -> str:
+    """The note, with the agent that wrote it named in words."""
     note = re.sub(r"^\[Handed back by ([^\]]*)\]", r"\1 says:", note)
     return re.sub(r"^\[Handed over by ([^\]]*)\]", r"\1 handed this over to me.", note)

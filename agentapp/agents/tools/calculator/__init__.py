@@ -1,4 +1,4 @@
-"""The `calculate` tool: arithmetic in decimals by a parser of its own, which can run nothing else."""
+"""The `calculate` tool: arithmetic in decimals. Its own parser computes the result, so no code is run."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from decimal import (
 )
 
 from agentapp.agents.tool import ToolInputError, tool
-from agentapp.agents.tools.calculator.functions import DIGITS, MAX_EXPONENT
+from agentapp.agents.tools.calculator.functions import MAX_EXPONENT, WORKING_DIGITS
 from agentapp.agents.tools.calculator.parser import Parser
 
-MAX_CHARS = 500
-# What is left after rounding is shown with this many digits; working with far more hides the rounding.
+MAX_EXPRESSION_CHARS = 500
+# A rounded result is shown with this many digits. Working with far more keeps the rounding out of them.
 SHOWN_DIGITS = 20
 
 
@@ -46,18 +46,18 @@ class Answer:
 
     def __str__(self) -> str:
         if self.exact:
-            return _written(self.value, widest=DIGITS)
-        return _written(self.value.normalize(Context(prec=SHOWN_DIGITS)), widest=SHOWN_DIGITS)
+            return _format(self.value, widest=WORKING_DIGITS)
+        return _format(self.value.normalize(Context(prec=SHOWN_DIGITS)), widest=SHOWN_DIGITS)
 
 
 def evaluate(expression: str) -> Answer:
-    """Raises `ToolInputError` with a sentence for everything that has no answer, and always soon."""
-    if len(expression) > MAX_CHARS:
+    """Raises `ToolInputError` with a sentence if there is no answer. It never takes long."""
+    if len(expression) > MAX_EXPRESSION_CHARS:
         raise ToolInputError(
-            f"the expression has {len(expression):,} characters; at most {MAX_CHARS} are allowed"
+            f"the expression has {len(expression):,} characters; at most {MAX_EXPRESSION_CHARS} are allowed"
         )
     context = Context(
-        prec=DIGITS,
+        prec=WORKING_DIGITS,
         Emax=MAX_EXPONENT,
         Emin=-MAX_EXPONENT,
         traps=[DivisionByZero, InvalidOperation, Overflow, Underflow],
@@ -67,10 +67,10 @@ def evaluate(expression: str) -> Answer:
         return Answer(value, exact=not working.flags[Inexact])
 
 
-def _written(value: Decimal, widest: int) -> str:
+def _format(value: Decimal, widest: int) -> str:
     if not value:
         return "0"
-    value = value.normalize(Context(prec=DIGITS))
+    value = value.normalize(Context(prec=WORKING_DIGITS))
     if -widest < value.adjusted() < widest:
         return format(value, "f")
     return str(value).replace("E", "e")

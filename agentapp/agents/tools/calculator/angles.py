@@ -1,4 +1,4 @@
-"""Sine, cosine, tangent and pi, in the precision of the decimal context that they find."""
+"""Sine, cosine, tangent and pi, in the precision of the current decimal context."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _quarters(x: Decimal) -> tuple[int, Decimal]:
     right_angle = pi() / 2
     count = (x / right_angle).to_integral_value()
     rest = x - count * right_angle
-    # That little is only the rounding of x: sin(3*pi) is to be 0, not 10^-399.
+    # A rest that small is only the rounding of x: sin(3*pi) must be 0, not 10^-399.
     if count and abs(rest) < abs(x).scaleb(10 - getcontext().prec):
         rest = Decimal(0)
     return int(count % 4) % 4, rest

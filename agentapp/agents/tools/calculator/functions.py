@@ -10,7 +10,7 @@ from types import MappingProxyType
 
 from agentapp.agents.tools.calculator.angles import cos, pi, sin, tan
 
-DIGITS = 400
+WORKING_DIGITS = 400
 MAX_EXPONENT = 9999
 MAX_FACTORIAL = 1000
 
@@ -43,7 +43,7 @@ def power(a: Decimal, b: Decimal) -> Decimal:
         raise DivisionByZero
     if not a and not b:
         return Decimal(1)
-    # Bounded by itself: decimals see from the exponent's size that 9^9^9 passes their largest number.
+    # No limit is needed here: decimals see from the size of the exponent that 9^9^9 is too large for them.
     return a**b
 
 
@@ -54,13 +54,15 @@ def factorial(x: Decimal) -> Decimal:
 
 
 def _round(x: Decimal, places: Decimal = Decimal(0)) -> Decimal:
-    if places != places.to_integral_value() or abs(places) > DIGITS:
-        raise ValueError(f"round takes whole places from -{DIGITS} to {DIGITS}")
+    if places != places.to_integral_value() or abs(places) > WORKING_DIGITS:
+        raise ValueError(f"round takes whole places from -{WORKING_DIGITS} to {WORKING_DIGITS}")
     exponent = x.as_tuple().exponent
     if isinstance(exponent, int) and exponent >= -int(places):
         return x
     # A context of its own: this rounding was asked for and must not turn the answer's "=" into "≈".
-    return x.quantize(Decimal(1).scaleb(-int(places)), rounding=ROUND_HALF_UP, context=Context(prec=DIGITS))
+    return x.quantize(
+        Decimal(1).scaleb(-int(places)), rounding=ROUND_HALF_UP, context=Context(prec=WORKING_DIGITS)
+    )
 
 
 def _floor(x: Decimal) -> Decimal:

@@ -20,7 +20,7 @@ from agentapp.agents.tools.calculator.functions import (
 )
 from agentapp.agents.tools.calculator.tokens import Token, problem, tokens_of
 
-MAX_DEPTH = 40
+MAX_NESTING = 40
 
 _BINDING: Mapping[str, int] = MappingProxyType(
     {"+": 1, "-": 1, "*": 2, "/": 2, "//": 2, "%": 2, "mod": 2, "^": 4}
@@ -37,7 +37,7 @@ class _Value:
 
 
 class Parser:
-    """It lives for one expression, and works in the decimal context that it finds."""
+    """Parses one expression, in the current decimal context."""
 
     def __init__(self, source: str) -> None:
         self._tokens = tokens_of(source)
@@ -54,14 +54,14 @@ class Parser:
 
     def _expression(self, weakest: int) -> _Value:
         self._depth += 1
-        if self._depth > MAX_DEPTH:
-            raise problem(f"the expression is nested more than {MAX_DEPTH} deep", self._peek().position)
+        if self._depth > MAX_NESTING:
+            raise problem(f"the expression is nested more than {MAX_NESTING} deep", self._peek().position)
         left = self._operand()
         while (operator := self._operator()) and _BINDING[operator] > weakest:
             position = self._take().position
             # One less for "^" makes it group to the right: 2^3^2 is 2^9.
             right = self._expression(_BINDING[operator] - (operator == "^"))
-            with _placed(position):
+            with _at_position(position):
                 left = _Value(_combine(operator, left, right))
         self._depth -= 1
         return left
@@ -90,7 +90,7 @@ class Parser:
             value = self._expression(0).number
             self._expect(")", "a closing bracket")
             return value
-        with _placed(token.position):
+        with _at_position(token.position):
             return +Decimal(token.text)
 
     def _named(self, token: Token) -> Decimal:
@@ -111,7 +111,7 @@ class Parser:
                 f"{token.name} does not take {len(arguments)} arguments (a comma separates them)",
                 token.position,
             )
-        with _placed(token.position):
+        with _at_position(token.position):
             return function.compute(*arguments)
 
     def _suffixed(self, number: Decimal) -> _Value:
@@ -119,7 +119,7 @@ class Parser:
         while self._peek().kind == "!" or self._at_percent_sign():
             token = self._take()
             percent = token.kind == "%"
-            with _placed(token.position):
+            with _at_position(token.position):
                 number = number / 100 if percent else factorial(number)
             if percent and self._peek().name == "of":
                 return self._share(number)
@@ -135,7 +135,7 @@ class Parser:
     def _share(self, part: Decimal) -> _Value:
         position = self._take().position
         whole = self._expression(_UNARY_BINDING).number
-        with _placed(position):
+        with _at_position(position):
             return _Value(part * whole)
 
     def _peek(self) -> Token:
@@ -176,8 +176,8 @@ def _combine(operator: str, left: _Value, right: _Value) -> Decimal:
 
 
 @contextmanager
-def _placed(position: int) -> Iterator[None]:
-    """Every step is computed in here, so that whatever decimals cannot do is told with its place."""
+def _at_position(position: int) -> Iterator[None]:
+    """Every step is computed in here, so that an error of the decimals is reported with its position."""
     try:
         yield
     except DivisionByZero as exc:

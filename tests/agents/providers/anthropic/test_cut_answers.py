@@ -15,7 +15,7 @@ from agentapp.agents.tool import ToolContext
 from agentapp.errors import ProviderError
 from agentapp.events import Usage
 from agentapp.isolation import ThreadBinder
-from tests.agents.providers.test_anthropic import KEY, call
+from tests.agents.providers.anthropic.asking import KEY, call
 from tests.support.messages_api import MessagesApi, Script, events_of
 from tests.support.scripted import scope
 
@@ -49,7 +49,7 @@ def claude() -> Iterator[AnthropicProvider]:
         provider.close()
 
 
-def heard(claude: AnthropicProvider, fault: str) -> tuple[str, Reply | None, Exception | None]:
+def stream(claude: AnthropicProvider, fault: str) -> tuple[str, Reply | None, Exception | None]:
     """The text so far, the reply if there was one, and the error if there was one."""
     text, reply = "", None
     try:
@@ -64,7 +64,7 @@ def heard(claude: AnthropicProvider, fault: str) -> tuple[str, Reply | None, Exc
 
 
 def checked(claude: AnthropicProvider, fault: str) -> str:
-    text, reply, error = heard(claude, fault)
+    text, reply, error = stream(claude, fault)
     assert reply is None, fault
     assert isinstance(error, ProviderError), fault
     assert ANSWER.startswith(text), fault
@@ -86,7 +86,7 @@ def test_a_cut_after_any_byte_leaves_the_beginning_of_the_answer_and_no_reply(
 
 def test_only_the_last_byte_makes_it_an_answer(claude: AnthropicProvider) -> None:
     for fault in (f"cut:{len(BODY)}", "none"):
-        text, reply, error = heard(claude, fault)
+        text, reply, error = stream(claude, fault)
         assert (text, error) == (ANSWER, None)
         assert reply == Reply(ANSWER, (), Usage(17, 40, 1), "end_turn")
 

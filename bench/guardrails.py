@@ -1,4 +1,4 @@
-"""What the guardrails cost, beside other people's: decisions, many at once, memory, stores, turns, start-up.
+"""What the guardrails cost, beside other libraries: decisions, threads, memory, stores, turns, start-up.
 
     pip install -e '.[bench]'
     python bench/guardrails.py
@@ -110,7 +110,7 @@ def micro(seconds: float) -> str:
 
 
 def installed(*makers: Callable[[], Any]) -> list[Any]:
-    """What the makers make; and a word on those that cannot."""
+    """What the makers make, and a line about each one that fails."""
     made = []
     for make in makers:
         try:
@@ -122,7 +122,7 @@ def installed(*makers: Callable[[], Any]) -> list[Any]:
 
 def ours() -> list[Peer]:
     breakers: LocalBreakers[str] = LocalBreakers(BreakerPolicy(cooldown=HOUR), cap=len(KEYS))
-    for key in KEYS:  # each has been open once, for those are kept; the others take no room at all
+    for key in KEYS:  # Each has been open once, because only such breakers are kept in memory.
         breakers.update(key, lambda breaker: breaker.tripped(0.0).reset())
     breakers.update(OPEN_KEY, lambda breaker: breaker.tripped(time.time()))
 
@@ -244,7 +244,7 @@ def on_threads(run: Work) -> float:
 
 
 class DictRows:
-    """A store of rows that is a dict: to weigh what the registry itself keeps."""
+    """A store of rows in a dict, so that only the memory of the registry itself is measured."""
 
     def __init__(self) -> None:
         self.texts: dict[Key, str] = {}
@@ -286,7 +286,7 @@ def memory(compared: Sequence[Peer], settings: Settings) -> None:
     ]
     for peer in (*others, *unkeyed):
         line(peer.name, f"{weighed(peer.one):,.0f}")
-    heading("A cell with everything: breaker, rate, budget, room", "in memory", "row's text")
+    heading("A cell with everything: breaker, rate, budget, bulkhead", "in memory", "row's text")
     for scope in ("session", "user"):
         each, text = weighed_cells(settings, scope)
         line(f"agentapp, Registry: a {scope}'s text and Cell, 10 turns", f"{each:,.0f}", f"{text:,.0f}")
@@ -364,7 +364,7 @@ def shared_stores(sqlite: str, postgres: str, redis: str) -> None:
 
 
 def lost(pool: ProcessPoolExecutor, kind: Callable[[str], Shared], at: str) -> int:
-    """Of the failures that several processes noted at once, how many a new process does not know of."""
+    """How many of the failures that several processes reported at once a new process does not see."""
     for done in [pool.submit(note_failures, kind, at) for _ in range(PROCESSES)]:
         done.result()
     reader = kind(at)
@@ -381,7 +381,7 @@ def note_failures(kind: Callable[[str], Shared], at: str) -> None:
 
 
 class Stopwatch:
-    """Adds up the seconds of what it is put around: those that passed, and those this thread was at work."""
+    """Adds up the seconds spent inside it: those that passed, and those in which this thread worked."""
 
     def __init__(self) -> None:
         self.passed = self.worked = 0.0

@@ -6,7 +6,6 @@ import gc
 import os
 import signal
 import sys
-import time
 import traceback
 from contextlib import suppress
 from importlib import import_module, metadata
@@ -14,13 +13,13 @@ from itertools import chain
 from math import ceil
 from typing import Any
 
-from gunicorn.workers.gthread import ThreadWorker
-
+from agentapp.config import PROVIDERS
 from agentapp.errors import AgentappError
-from agentapp.server import options as listen
+from agentapp.server import options
+from agentapp.server.worker import TurnWorker
 
 try:
-    _listen = listen.load()
+    _options = options.load()
 except AgentappError as exc:
     print(f"agentapp: {exc}", file=sys.stderr)
     sys.exit(2)
@@ -38,36 +37,26 @@ _LIBRARIES = (
     "pygments",
     "sqlalchemy.orm",
 )
-_IF_SET = {"ANTHROPIC_API_KEY": ("anthropic", "httpcore2"), "AGENTAPP_DATABASE_URL": ("psycopg",)}
+# Those that are needed only if a variable is set.
+_IF_SET = {
+    "AGENTAPP_DATABASE_URL": ("psycopg",),
+    **{provider.key_variable: provider.libraries for provider in PROVIDERS if provider.key_variable},
+}
 
 
-class TurnWorker(ThreadWorker):
-    """gunicorn's own gthread worker, which at its end also waits for turns that nobody follows."""
-
-    def run(self) -> None:
-        super().run()
-        stage = self.wsgi.extensions["agentapp"].stage
-        while not stage.journal.is_over():
-            self.notify()
-            time.sleep(0.05)
-        stage.journal.close()
-        if self.nr_conns > len(self.keepalived_conns):
-            os._exit(0)  # threads that write to somebody who does not read would be waited for
-
-
-bind = [_listen.bind]
+bind = [_options.bind]
 worker_class = TurnWorker
-workers = _listen.workers
+workers = _options.workers
 # A thread is busy for as long as it streams an answer. One that waits costs next to nothing, and
 # too few of them would let some people's slow answers keep everybody else's pages waiting.
-threads = _listen.threads
+threads = _options.threads
 worker_connections = threads + 1000  # the rest may be idle keep-alive connections
 
 # Only a worker whose main loop hangs is killed after this; how long an answer may take is the turn's
 # own deadline. It must also be enough to import everything on a slow machine.
 timeout = 60
-# Before it is over, the journal interrupts the turns that still run, and tells whoever follows them.
-graceful_timeout = ceil(_listen.grace)
+# Before it is over, the turns that still run are interrupted, and their readers are told.
+graceful_timeout = ceil(_options.grace)
 keepalive = 5
 
 preload_app = False  # after SIGHUP workers get the new code, and nothing is opened before the fork
@@ -139,12 +128,7 @@ def post_worker_init(worker: Any) -> None:
     """A worker that comes later, after a crash or SIGHUP, may find another schema than the first did."""
     from agentapp.errors import StartError, StorageUnavailable
 
-    parts = worker.wsgi.extensions["agentapp"]
-    # Whatever --threads said on the command line: turns never take the last of them.
-    parts.stage.seats.resize(worker.cfg.threads, parts.settings.threads_reserved)
-    journal = parts.stage.journal
-    journal.end_with(lambda: not worker.alive or os.getppid() != worker.ppid, worker.cfg.graceful_timeout)
-    journal.wake()  # it also clears up after workers that died, before the first request comes
+    worker.wsgi.extensions["agentapp"].start(threads=worker.cfg.threads)
     try:
         _require_schema(worker.wsgi)
     except StorageUnavailable:
@@ -156,9 +140,7 @@ def post_worker_init(worker: Any) -> None:
 
 def worker_int(worker: Any) -> None:
     """The server is to end at once: what still runs is written down as interrupted."""
-    running = worker.wsgi.extensions["agentapp"].stage.running
-    running.interrupt()
-    running.wait(2.0)
+    worker.interrupt()
 
 
 def _libraries() -> list[str]:

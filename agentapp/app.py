@@ -8,34 +8,31 @@ from flask import Flask
 from werkzeug.middleware.proxy_fix import ProxyFix
 
 from agentapp import config, web
+from agentapp.agents import providers
+from agentapp.agents.drivers.deadlines import Deadlines
 from agentapp.agents.drivers.threaded import ThreadedDriver
 from agentapp.agents.loop import Limits
 from agentapp.agents.prices import Prices
-from agentapp.agents.provider import Provider
 from agentapp.agents.team import Team
 from agentapp.config import Settings
 from agentapp.errors import SettingError
 from agentapp.guardrails import Cells, Registry
 from agentapp.guardrails.guard import Guardrails
-from agentapp.guardrails.policies import cell_policies
+from agentapp.guardrails.policies import cell_policies, longest_turn
 from agentapp.guardrails.sign_in import SignIns
 from agentapp.guardrails.streams import StreamSlots
-from agentapp.isolation import Binder, ThreadBinder
+from agentapp.isolation import RequestScope, ThreadBinder
 from agentapp.storage.accounts import Accounts
 from agentapp.storage.cells import CellStore
 from agentapp.storage.chats import Chats
 from agentapp.storage.db import Database
-from agentapp.storage.live_turns import JournalStore
+from agentapp.storage.live_turns import SqlLiveTurnStore
 from agentapp.storage.notes import Notes
-from agentapp.storage.telling import Tellings
-from agentapp.storage.turns import Turns
-from agentapp.telemetry import Violations
-from agentapp.turns.heartbeat import Journal
+from agentapp.storage.turns import SqlTurnStore
+from agentapp.telemetry import Telemetry, Violations
 from agentapp.turns.leases import Leases
-from agentapp.turns.local import Running
-from agentapp.turns.remote import Mirrors
-from agentapp.turns.service import Stage
-from agentapp.turns.turn import Answering, deadlines_of, longest
+from agentapp.turns.service import make_turn_service
+from agentapp.turns.turn import TurnKit
 from agentapp.web.parts import Parts
 
 UNLIMITED_TOKENS = 10**9
@@ -55,37 +52,26 @@ def create_app(settings: Settings | None = None, team: Team | None = None) -> Fl
 
 
 def make_parts(settings: Settings, team: Team) -> Parts:
-    violations = Violations()
-    binder = ThreadBinder(violations.left_bound)
+    telemetry = Violations()
+    binder = ThreadBinder(lambda scope: _report_left_bound(telemetry, scope))
     db = Database(settings.database_url, binder)
-    chats, cells = Chats(db), CellStore(db)
-    deadlines = deadlines_of(settings)
-    registry = Registry(
-        Cells(cell_policies(settings, longest(deadlines))),
-        cells,
-        cap=settings.registry_cap,
-        cleanup_every=settings.registry_cleanup_every,
-    )
-    guardrails = Guardrails(registry, settings.provider)
-    answering = Answering(
-        turns=Turns(db, cells, guardrails),
+    accounts, chats, cells = Accounts(db), Chats(db), CellStore(db)
+    guardrails = make_guardrails(settings, cells)
+    kit = TurnKit(
+        store=SqlTurnStore(db, cells),
         guardrails=guardrails,
         leases=Leases(),
         team=team,
-        driver=ThreadedDriver(make_provider(settings), binder, deadlines),
+        driver=ThreadedDriver(providers.make(settings), binder, deadlines_of(settings)),
         model=settings.model,
-        limits=Limits(
-            tokens=settings.turn_tokens or UNLIMITED_TOKENS,
-            tool_calls_turn=settings.tool_calls_turn,
-            tool_calls_session=settings.tool_calls_session,
-        ),
-        deadlines=deadlines,
+        limits=limits_of(settings),
+        deadlines=deadlines_of(settings),
         notes=Notes(db),
         past_chats=chats,
-        report=violations.foreign_scope,
-        prices=Prices(settings.prices, free=settings.provider == "demo"),
+        prices=Prices(settings.prices, free=config.provider_named(settings.provider).is_free),
+        telemetry=telemetry,
     )
-    accounts = Accounts(db)
+    slots = StreamSlots(settings.threads, settings.threads_reserved)
     return Parts(
         settings=settings,
         binder=binder,
@@ -93,32 +79,43 @@ def make_parts(settings: Settings, team: Team) -> Parts:
         accounts=accounts,
         sign_ins=SignIns(guardrails, cells, settings.rate_login),
         chats=chats,
-        answering=answering,
-        stage=make_stage(settings, answering, accounts, db, binder),
-        violations=violations,
+        turns=make_turn_service(kit, SqlLiveTurnStore(db), accounts, slots, binder),
+        telemetry=telemetry,
     )
 
 
-def make_stage(
-    settings: Settings, answering: Answering, accounts: Accounts, db: Database, binder: Binder
-) -> Stage:
-    store, tellings = JournalStore(db), Tellings(db)
-    running, mirrors = Running(binder), Mirrors(store, tellings)
-    journal = Journal(store, answering.turns, accounts, running, mirrors, answering.leases, binder)
-    seats = StreamSlots(settings.threads, settings.threads_reserved)
-    return Stage(answering, seats, running, mirrors, journal, tellings)
+def make_guardrails(settings: Settings, cells: CellStore) -> Guardrails:
+    policies = cell_policies(settings, longest_turn(settings))
+    registry = Registry(
+        Cells(policies),
+        cells,
+        cap=settings.registry_cap,
+        cleanup_every=settings.registry_cleanup_every,
+    )
+    return Guardrails(registry, settings.provider)
 
 
-def make_provider(settings: Settings) -> Provider:
-    if settings.provider == "demo":
-        from agentapp.agents.providers.demo import DemoProvider
+def deadlines_of(settings: Settings) -> Deadlines:
+    return Deadlines(
+        turn=settings.turn_deadline,
+        first_token=settings.first_token_deadline,
+        gap=settings.gap_deadline,
+        tool=settings.tool_deadline,
+    )
 
-        return DemoProvider(settings.demo_delay)
-    # Imported only when it is used: the SDK takes most of a second to import.
-    from agentapp.agents.providers.anthropic import AnthropicProvider
-    from agentapp.agents.providers.retrying import Retrying
 
-    return Retrying(AnthropicProvider(settings.anthropic_api_key or "", settings.anthropic_base_url))
+def limits_of(settings: Settings) -> Limits:
+    return Limits(
+        tokens=settings.turn_tokens or UNLIMITED_TOKENS,
+        tool_calls_turn=settings.tool_calls_turn,
+        tool_calls_session=settings.tool_calls_session,
+    )
+
+
+def _report_left_bound(telemetry: Telemetry, scope: RequestScope) -> None:
+    """A request ended without its scope being cleared; the sweep before the next one found it."""
+    detail = f"request {scope.request_id} was still bound when its thread was used again"
+    telemetry.alert("left-bound", detail)
 
 
 def load_team(where: str) -> Team:

@@ -11,7 +11,7 @@ from typing import Any, Literal, cast
 
 import click
 
-from agentapp import __version__, config
+from agentapp import __version__, config, instance
 from agentapp.audit import baseline as known
 from agentapp.audit import cache, formats, options, sarif
 from agentapp.audit.findings import Unusable
@@ -21,7 +21,7 @@ from agentapp.audit.rules import RULES, Rule
 from agentapp.errors import AgentappError, BadRequest, SettingError, StartError
 from agentapp.guardrails import operator as breakers
 from agentapp.guardrails.cell import Cells
-from agentapp.guardrails.policies import cell_policies
+from agentapp.guardrails.policies import cell_policies, longest_turn
 from agentapp.isolation import RequestScope, ThreadBinder
 from agentapp.server import options as listen
 from agentapp.server import resources
@@ -30,7 +30,6 @@ from agentapp.storage.accounts import Accounts
 from agentapp.storage.cells import CellStore
 from agentapp.storage.db import Database
 from agentapp.storage.values import Role
-from agentapp.turns import turn
 
 
 class _PlainErrors(click.Group):
@@ -293,7 +292,7 @@ def _tell(which: tuple[str, str], change: breakers.Change) -> None:
 
 def _upgrade(settings: config.Settings) -> None:
     if settings.database_url.startswith(f"sqlite:///{settings.instance}/"):
-        config.prepare_instance(settings.instance)
+        instance.prepare(settings.instance)
     migrate.upgrade(settings.database_url)
 
 
@@ -305,7 +304,7 @@ def _accounts(settings: config.Settings) -> Iterator[Accounts]:
 
 @contextmanager
 def _desk(settings: config.Settings) -> Iterator[breakers.BreakerAdmin]:
-    lease = turn.longest(turn.deadlines_of(settings))
+    lease = longest_turn(settings)
     with _database(settings) as database:
         yield breakers.BreakerAdmin(Cells(cell_policies(settings, lease)), CellStore(database))
 
@@ -334,7 +333,7 @@ def _read_password() -> str:
     return password
 
 
-def _become_gunicorn(where: listen.Listen) -> None:
+def _become_gunicorn(where: listen.ServerOptions) -> None:
     """The same process from now on, so that whoever started us can stop it; nothing open is taken along."""
     command = [sys.executable, "-m", "gunicorn", "-c", str(resources.gunicorn_config())]
     os.execve(sys.executable, [*command, "agentapp.app:create_app()"], {**os.environ, **where.environ()})  # noqa: S606

@@ -1,170 +1,297 @@
-"""Settings: read from the environment once, checked, frozen."""
+"""Settings: each declared in one place, read from the environment once, checked, frozen.
+
+To add one: a field of `Settings`, and its row in docs/reference.md, which a test compares with the field.
+"""
 
 from __future__ import annotations
 
 import ipaddress
 import os
-import secrets
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-from agentapp.errors import SettingError, StartError
-from agentapp.reading import (
-    Reader,
+from agentapp.errors import SettingError
+from agentapp.instance import kept_secret
+from agentapp.parsing import (
+    MIN_SECRET_BYTES,
+    Setting,
+    directory,
     flag,
+    long_enough_secret,
     long_seconds,
     microusd,
+    module_and_name,
+    one_of,
     or_off,
     pause,
-    prices,
+    price_list,
     rate,
+    required_setting,
     seconds,
+    setting,
+    settings_of,
     share,
+    supported_database_url,
+    text,
+    text_or_none,
     whole,
 )
 
-T = TypeVar("T")
 
-MIN_SECRET_BYTES = 32
+@dataclass(frozen=True, slots=True)
+class ModelProvider:
+    """A service, or a stand-in for one, that answers for the model. AGENTAPP_PROVIDER names it."""
+
+    name: str
+    key_variable: str | None  # the variable with the key that it needs
+    libraries: tuple[str, ...]  # what a gunicorn master may import before it forks, if that key is set
+    is_free: bool
+
+
+# In the order in which `auto` tries them.
+PROVIDERS = (
+    ModelProvider("anthropic", "ANTHROPIC_API_KEY", ("anthropic", "httpcore2"), is_free=False),
+    ModelProvider("demo", key_variable=None, libraries=(), is_free=True),
+)
+
+
+def provider_named(name: str) -> ModelProvider:
+    (provider,) = [each for each in PROVIDERS if each.name == name]
+    return provider
+
+
+def choose_provider(wanted: str, environ: Mapping[str, str]) -> str:
+    """The provider by that name; for ``auto`` the first one whose key is set or that needs none."""
+
+    def is_usable(provider: ModelProvider) -> bool:
+        return provider.key_variable is None or bool(environ.get(provider.key_variable, "").strip())
+
+    if wanted == "auto":
+        return next(each.name for each in PROVIDERS if is_usable(each))
+    provider = provider_named(wanted)
+    if not is_usable(provider):
+        raise SettingError(str(provider.key_variable), f"needed because AGENTAPP_PROVIDER is {wanted!r}")
+    return wanted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """Every setting there is. `load` makes one from the environment; tests make their own."""
+    """Every setting of the application. `load` makes one from the environment; tests make their own.
 
-    instance: Path
-    database_url: str
-    secret_key: str = field(repr=False)
-    https: bool = False
-    trusted_proxies: int = 0
-    provider: str = "demo"
-    model: str = "claude-sonnet-4-6"
-    anthropic_api_key: str | None = field(default=None, repr=False)
-    anthropic_base_url: str | None = None
-    team: str = "agentapp.agents.shipped:team"
-    turn_deadline: float = 120.0
-    first_token_deadline: float = 30.0
-    gap_deadline: float = 15.0
-    tool_deadline: float = 5.0
-    turn_tokens: int | None = 50_000
-    demo_delay: float = 0.02
-    threads: int = 512
-    threads_reserved: int = 8
-    breaker_failures: int = 3
-    breaker_cooldown: float = 30.0
-    breaker_cooldown_max: float = 900.0
-    breaker_share: float | None = None
-    breaker_window: float = 60.0
-    breaker_user_failures: int = 15
-    provider_breaker_users: int = 5
-    provider_breaker_share: float = 0.5
-    provider_breaker_window: float = 30.0
-    rate_session: tuple[int, float] | None = (20, 60.0)
-    rate_user: tuple[int, float] | None = (60, 60.0)
-    rate_tenant: tuple[int, float] | None = (600, 60.0)
-    rate_login: tuple[int, float] | None = (10, 900.0)
-    session_tokens: int | None = 1_000_000
-    user_day_microusd: int | None = 5_000_000
-    tenant_month_microusd: int | None = 500_000_000
-    prices: tuple[tuple[str, float, float], ...] = ()
-    concurrent_user: int | None = 4
-    concurrent_tenant: int | None = None
-    tool_calls_turn: int | None = 20
-    tool_calls_session: int | None = None
-    registry_cap: int = 1_000
-    registry_cleanup_every: int = 100
+    ``off`` switches a limit off: then it is None.
+    """
 
-
-def load(environ: Mapping[str, str] | None = None, *, bind: str = "127.0.0.1:8000") -> Settings:
-    """Read and check every variable. The first bad one is a `SettingError` that names it."""
-    env = Reader(os.environ if environ is None else environ)
-    instance = Path(env.text("AGENTAPP_INSTANCE", "instance")).absolute()
-    api_key = env.text("ANTHROPIC_API_KEY", "") or None
-    provider = env.choice("AGENTAPP_PROVIDER", "auto", ("auto", "anthropic", "demo"))
-    if provider == "auto":
-        provider = "anthropic" if api_key else "demo"
-    if provider == "anthropic" and not api_key:
-        raise SettingError("ANTHROPIC_API_KEY", "needed because AGENTAPP_PROVIDER is 'anthropic'")
-    return Settings(
-        instance=instance,
-        database_url=_database_url(env, instance),
-        secret_key=_secret_key(env, instance, bind),
-        https=env.parsed("AGENTAPP_HTTPS", "0", flag),
-        trusted_proxies=env.parsed("AGENTAPP_TRUSTED_PROXIES", "0", whole(0, 10)),
-        provider=provider,
-        model=env.text("AGENTAPP_MODEL", "claude-sonnet-4-6"),
-        anthropic_api_key=api_key,
-        anthropic_base_url=env.text("ANTHROPIC_BASE_URL", "") or None,
-        team=env.parsed("AGENTAPP_TEAM", "agentapp.agents.shipped:team", _dotted),
-        turn_deadline=env.parsed("AGENTAPP_TURN_DEADLINE", "120", seconds),
-        first_token_deadline=env.parsed("AGENTAPP_FIRST_TOKEN_DEADLINE", "30", seconds),
-        gap_deadline=env.parsed("AGENTAPP_GAP_DEADLINE", "15", seconds),
-        tool_deadline=env.parsed("AGENTAPP_TOOL_DEADLINE", "5", seconds),
-        demo_delay=env.parsed("AGENTAPP_DEMO_DELAY", "0.02", pause),
-        threads=env.parsed("AGENTAPP_THREADS", "512", whole(1, 4096)),
-        threads_reserved=env.parsed("AGENTAPP_THREADS_RESERVED", "8", whole(0, 4095)),
-        **_breakers(env),
-        **_limits(env),
+    instance: Path = required_setting(
+        "AGENTAPP_INSTANCE", "instance", directory, "directory for the secret and the SQLite file"
+    )
+    anthropic_api_key: str | None = setting(
+        "ANTHROPIC_API_KEY", "", text_or_none, "the SDK's own", secret=True
+    )
+    anthropic_base_url: str | None = setting("ANTHROPIC_BASE_URL", "", text_or_none, "the SDK's own")
+    provider: str = setting(
+        "AGENTAPP_PROVIDER",
+        "auto",
+        one_of("auto", *(each.name for each in PROVIDERS)),
+        "`anthropic` if a key is set, else `demo`",
+        default_value=choose_provider("auto", {}),
+    )
+    database_url: str = required_setting(
+        "AGENTAPP_DATABASE_URL",
+        "",
+        supported_database_url,
+        "or `postgresql+psycopg://user:password@host/name`",
+        default_in_words="SQLite in the instance directory",
+        secret=True,
+    )
+    secret_key: str = required_setting(
+        "AGENTAPP_SECRET_KEY",
+        "",
+        long_enough_secret,
+        f"required on any other address; {MIN_SECRET_BYTES} bytes or more",
+        default_in_words="made once in the instance directory (mode 0600) on loopback",
+        secret=True,
+    )
+    https: bool = setting("AGENTAPP_HTTPS", "0", flag, "`1` behind TLS: `__Host-` cookie, Secure, HSTS")
+    trusted_proxies: int = setting(
+        "AGENTAPP_TRUSTED_PROXIES",
+        "0",
+        whole(0, 10),
+        "how many proxies in front may tell the client's address, host and scheme",
+    )
+    model: str = setting("AGENTAPP_MODEL", "claude-sonnet-4-6", text, "for agents that name none")
+    team: str = setting(
+        "AGENTAPP_TEAM",
+        "agentapp.agents.shipped:team",
+        module_and_name,
+        "your own team, as `package.module:name`",
+    )
+    turn_deadline: float = setting("AGENTAPP_TURN_DEADLINE", "120", seconds, "seconds a turn may take")
+    first_token_deadline: float = setting(
+        "AGENTAPP_FIRST_TOKEN_DEADLINE", "30", seconds, "seconds the model may take to begin"
+    )
+    gap_deadline: float = setting(
+        "AGENTAPP_GAP_DEADLINE", "15", seconds, "seconds of silence in the middle of an answer"
+    )
+    tool_deadline: float = setting("AGENTAPP_TOOL_DEADLINE", "5", seconds, "seconds a tool may take")
+    demo_delay: float = setting(
+        "AGENTAPP_DEMO_DELAY", "0.02", pause, "seconds between two words of the demo model"
+    )
+    threads: int = setting(
+        "AGENTAPP_THREADS",
+        "512",
+        whole(1, 4096),
+        "threads in each; one is busy for as long as it streams an answer, "
+        "a waiting one costs next to nothing",
+    )
+    threads_reserved: int = setting(
+        "AGENTAPP_THREADS_RESERVED", "8", whole(0, 4095), "threads of each worker that turns never take"
+    )
+    breaker_cooldown: float = setting(
+        "AGENTAPP_BREAKER_COOLDOWN",
+        "30",
+        seconds,
+        "seconds it is paused, doubling while the tries after it fail, with jitter",
+    )
+    breaker_cooldown_max: float = setting(
+        "AGENTAPP_BREAKER_COOLDOWN_MAX", "900", long_seconds, "the longest pause"
+    )
+    breaker_failures: int = setting(
+        "AGENTAPP_BREAKER_FAILURES", "3", whole(1, 1_000), "failures in a row that pause a session"
+    )
+    breaker_share: float | None = setting(
+        "AGENTAPP_BREAKER_SHARE",
+        "off",
+        or_off(share),
+        "also pause a session when this share (over 0, up to 1) of its turns in the window failed",
+    )
+    breaker_window: float = setting("AGENTAPP_BREAKER_WINDOW", "60", seconds, "seconds of that window")
+    breaker_user_failures: int = setting(
+        "AGENTAPP_BREAKER_USER_FAILURES",
+        "15",
+        whole(1, 100_000),
+        "failures in a row, over all sessions, that pause a user",
+    )
+    provider_breaker_users: int = setting(
+        "AGENTAPP_PROVIDER_BREAKER_USERS",
+        "5",
+        whole(2, 200),
+        "different users who must fail before the model counts as down",
+    )
+    provider_breaker_share: float = setting(
+        "AGENTAPP_PROVIDER_BREAKER_SHARE", "0.5", share, "share of all turns that must fail for it"
+    )
+    provider_breaker_window: float = setting(
+        "AGENTAPP_PROVIDER_BREAKER_WINDOW", "30", seconds, "seconds in which they must"
+    )
+    rate_session: tuple[int, float] | None = setting(
+        "AGENTAPP_RATE_SESSION",
+        "20/minute",
+        or_off(rate),
+        "messages; `10/15minutes`, `1000/day` and the like",
+    )
+    rate_user: tuple[int, float] | None = setting(
+        "AGENTAPP_RATE_USER", "60/minute", or_off(rate), "messages of a user"
+    )
+    rate_tenant: tuple[int, float] | None = setting(
+        "AGENTAPP_RATE_TENANT", "600/minute", or_off(rate), "messages of a tenant"
+    )
+    rate_login: tuple[int, float] | None = setting(
+        "AGENTAPP_RATE_LOGIN",
+        "10/15minutes",
+        or_off(rate),
+        "failed sign-ins for a name; five times as many for an address",
+    )
+    turn_tokens: int | None = setting(
+        "AGENTAPP_BUDGET_TURN_TOKENS",
+        "50000",
+        or_off(whole(1, 10**9)),
+        "tokens a turn may use, over all its model calls",
+    )
+    session_tokens: int | None = setting(
+        "AGENTAPP_BUDGET_SESSION_TOKENS", "1000000", or_off(whole(1, 10**12)), "tokens a session may use"
+    )
+    user_day_microusd: int | None = setting(
+        "AGENTAPP_BUDGET_USER_DAY_USD", "5", or_off(microusd), "dollars a user may spend in a day (UTC)"
+    )
+    tenant_month_microusd: int | None = setting(
+        "AGENTAPP_BUDGET_TENANT_MONTH_USD",
+        "500",
+        or_off(microusd),
+        "dollars a tenant may spend in a month (UTC)",
+    )
+    prices: tuple[tuple[str, float, float], ...] = setting(
+        "AGENTAPP_PRICES",
+        "",
+        price_list,
+        "`claude-sonnet-4=3/15,my-model=0.5/1.5`: dollars per million tokens in and out, "
+        "by the beginning of the model's name",
+        default_in_words="list prices",
+    )
+    concurrent_user: int | None = setting(
+        "AGENTAPP_CONCURRENT_USER",
+        "4",
+        or_off(whole(1, 100_000)),
+        "turns of a user that may run at once; of a session it is always one",
+    )
+    concurrent_tenant: int | None = setting(
+        "AGENTAPP_CONCURRENT_TENANT",
+        "off",
+        or_off(whole(1, 100_000)),
+        "turns of a tenant that may run at once",
+    )
+    tool_calls_turn: int | None = setting(
+        "AGENTAPP_TOOL_CALLS_TURN", "20", or_off(whole(1, 100_000)), "calls of any one tool in a turn"
+    )
+    tool_calls_session: int | None = setting(
+        "AGENTAPP_TOOL_CALLS_SESSION", "off", or_off(whole(1, 10**9)), "calls of any one tool in a session"
+    )
+    registry_cap: int = setting(
+        "AGENTAPP_REGISTRY_CAP", "1000", whole(4, 10_000_000), "cells a worker keeps in memory"
+    )
+    registry_cleanup_every: int = setting(
+        "AGENTAPP_REGISTRY_CLEANUP_EVERY",
+        "100",
+        whole(1, 1_000_000),
+        "turns between two clean-ups of that memory",
     )
 
 
-def _breakers(env: Reader) -> dict[str, Any]:
-    cooldown = env.parsed("AGENTAPP_BREAKER_COOLDOWN", "30", seconds)
-    longest = env.parsed("AGENTAPP_BREAKER_COOLDOWN_MAX", str(max(900.0, cooldown)), long_seconds)
+def load(environ: Mapping[str, str] | None = None, *, bind: str | None = None) -> Settings:
+    """Read and check every variable. The first bad one is a `SettingError` that names it.
+
+    ``bind`` is the address to serve on, if that is what the settings are for.
+    """
+    variables = os.environ if environ is None else environ
+    values: dict[str, Any] = {}
+    for name, declared in settings_of(Settings).items():
+        values[name] = _value(name, declared, variables, values, bind)
+    return Settings(**values)
+
+
+def _value(
+    name: str, declared: Setting[Any], environ: Mapping[str, str], before: Mapping[str, Any], bind: str | None
+) -> object:
+    """What one setting is. The few that depend on settings ``before`` them are named here, and only here."""
+    match name:
+        case "provider":
+            return choose_provider(declared.read(environ), environ)
+        case "database_url":
+            return declared.read(environ, default=f"sqlite:///{before['instance'] / 'agentapp.sqlite3'}")
+        case "secret_key" if not declared.is_set(environ):
+            return _secret_without_a_setting(declared.variable, before["instance"], bind)
+        case "breaker_cooldown_max":
+            return _longest_cooldown(declared, environ, before["breaker_cooldown"])
+    return declared.read(environ)
+
+
+def _longest_cooldown(declared: Setting[float], environ: Mapping[str, str], cooldown: float) -> float:
+    """By default at least as long as the first one."""
+    longest = declared.read(environ, default=str(max(declared.parse(declared.default), cooldown)))
     if longest < cooldown:
-        raise SettingError(
-            "AGENTAPP_BREAKER_COOLDOWN_MAX", f"must be at least AGENTAPP_BREAKER_COOLDOWN, {cooldown:g}"
-        )
-    return {
-        "breaker_failures": env.parsed("AGENTAPP_BREAKER_FAILURES", "3", whole(1, 1_000)),
-        "breaker_cooldown": cooldown,
-        "breaker_cooldown_max": longest,
-        "breaker_share": env.parsed("AGENTAPP_BREAKER_SHARE", "off", or_off(share)),
-        "breaker_window": env.parsed("AGENTAPP_BREAKER_WINDOW", "60", seconds),
-        "breaker_user_failures": env.parsed("AGENTAPP_BREAKER_USER_FAILURES", "15", whole(1, 100_000)),
-        "provider_breaker_users": env.parsed("AGENTAPP_PROVIDER_BREAKER_USERS", "5", whole(2, 200)),
-        "provider_breaker_share": env.parsed("AGENTAPP_PROVIDER_BREAKER_SHARE", "0.5", share),
-        "provider_breaker_window": env.parsed("AGENTAPP_PROVIDER_BREAKER_WINDOW", "30", seconds),
-    }
-
-
-def _limits(env: Reader) -> dict[str, Any]:
-    """`off` switches a limit off."""
-
-    def limit(variable: str, default: str, parse: Callable[[str], T]) -> T | None:
-        return env.parsed(variable, default, or_off(parse))
-
-    return {
-        "rate_session": limit("AGENTAPP_RATE_SESSION", "20/minute", rate),
-        "rate_user": limit("AGENTAPP_RATE_USER", "60/minute", rate),
-        "rate_tenant": limit("AGENTAPP_RATE_TENANT", "600/minute", rate),
-        "rate_login": limit("AGENTAPP_RATE_LOGIN", "10/15minutes", rate),
-        "turn_tokens": limit("AGENTAPP_BUDGET_TURN_TOKENS", "50000", whole(1, 10**9)),
-        "session_tokens": limit("AGENTAPP_BUDGET_SESSION_TOKENS", "1000000", whole(1, 10**12)),
-        "user_day_microusd": limit("AGENTAPP_BUDGET_USER_DAY_USD", "5", microusd),
-        "tenant_month_microusd": limit("AGENTAPP_BUDGET_TENANT_MONTH_USD", "500", microusd),
-        "prices": env.parsed("AGENTAPP_PRICES", "", prices),
-        "concurrent_user": limit("AGENTAPP_CONCURRENT_USER", "4", whole(1, 100_000)),
-        "concurrent_tenant": limit("AGENTAPP_CONCURRENT_TENANT", "off", whole(1, 100_000)),
-        "tool_calls_turn": limit("AGENTAPP_TOOL_CALLS_TURN", "20", whole(1, 100_000)),
-        "tool_calls_session": limit("AGENTAPP_TOOL_CALLS_SESSION", "off", whole(1, 10**9)),
-        "registry_cap": env.parsed("AGENTAPP_REGISTRY_CAP", "1000", whole(4, 10_000_000)),
-        "registry_cleanup_every": env.parsed("AGENTAPP_REGISTRY_CLEANUP_EVERY", "100", whole(1, 1_000_000)),
-    }
-
-
-def prepare_instance(instance: Path) -> None:
-    """Make the directory that holds the secret and the SQLite file, or say plainly why it cannot be."""
-    try:
-        instance.mkdir(mode=0o700, parents=True, exist_ok=True)
-    except OSError as exc:
-        raise StartError(f"cannot make the directory {instance}: {exc.strerror}") from exc
-    if not os.access(instance, os.W_OK | os.X_OK):
-        raise StartError(
-            f"cannot write to the directory {instance}: set AGENTAPP_INSTANCE to one that can be"
-        )
+        raise SettingError(declared.variable, f"must be at least AGENTAPP_BREAKER_COOLDOWN, {cooldown:g}")
+    return longest
 
 
 def is_loopback(bind: str) -> bool:
@@ -180,57 +307,7 @@ def is_loopback(bind: str) -> bool:
         return False
 
 
-def _database_url(env: Reader, instance: Path) -> str:
-    variable = "AGENTAPP_DATABASE_URL"
-    url = env.text(variable, f"sqlite:///{instance / 'agentapp.sqlite3'}")
-    if url.startswith("postgresql+psycopg://") or _names_a_file(url):
-        return url
-    raise SettingError(variable, "must begin with 'postgresql+psycopg://' or 'sqlite:///' and name a file")
-
-
-def _names_a_file(url: str) -> bool:
-    """An in-memory database would be another one in every worker."""
-    file = url.removeprefix("sqlite:///")
-    return file not in ("", url) and not file.startswith((":memory:", "file:", "?"))
-
-
-def _secret_key(env: Reader, instance: Path, bind: str) -> str:
-    variable = "AGENTAPP_SECRET_KEY"
-    secret = env.text(variable, "")
-    if secret:
-        if len(secret.encode()) < MIN_SECRET_BYTES:
-            raise SettingError(variable, f"must be {MIN_SECRET_BYTES} bytes or more")
-        return secret
-    if not is_loopback(bind):
+def _secret_without_a_setting(variable: str, instance: Path, bind: str | None) -> str:
+    if bind is not None and not is_loopback(bind):
         raise SettingError(variable, f"required when serving on {bind}, which is not a loopback address")
-    return _kept_secret(instance)
-
-
-def _kept_secret(instance: Path) -> str:
-    """The secret made once for this instance. Several workers may come here at the same moment."""
-    prepare_instance(instance)
-    path = instance / "secret"
-    fresh = instance / f"secret.{os.getpid()}.{secrets.token_hex(4)}"
-    try:
-        if not path.exists():
-            with open(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-                file.write(secrets.token_urlsafe(48))
-            try:
-                os.link(fresh, path)  # atomic, and fails if somebody else was first
-            except FileExistsError:
-                pass
-            finally:
-                fresh.unlink()
-        secret = path.read_text().strip()
-    except OSError as exc:
-        raise StartError(f"cannot keep a secret in {path}: {exc.strerror}") from exc
-    if len(secret.encode()) < MIN_SECRET_BYTES:
-        raise StartError(f"{path} holds less than {MIN_SECRET_BYTES} bytes: delete it to have a new one made")
-    return secret
-
-
-def _dotted(value: str) -> str:
-    module, colon, name = value.partition(":")
-    if not colon or not name.isidentifier() or not all(part.isidentifier() for part in module.split(".")):
-        raise ValueError("must look like package.module:name")
-    return value
+    return kept_secret(instance)

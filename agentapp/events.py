@@ -1,4 +1,4 @@
-"""Every kind of event of a turn, declared once: what its followers are shown, what is stored, what is replayed.
+"""Every kind of event of a turn, declared once: what is shown to readers, what is stored, what is replayed.
 
     event            when
     TurnStarted      first of all, with the user's message
@@ -58,7 +58,8 @@ class TurnResult:
     """How a turn ended: the one value that is shown, stored and settled with the guardrails.
 
     ``cost_microusd`` is what people are told, None if a price is not known. ``charged_microusd`` is
-    what budgets count, where an unknown model counts as the dearest.
+    what budgets count, where an unknown model counts as the dearest. That one, ``tool_calls`` and
+    ``blame`` are for the guardrails, who keep them: a result that is read again has none of them.
     """
 
     status: Status
@@ -68,11 +69,11 @@ class TurnResult:
     title: str = ""
     usage: Usage = field(default_factory=Usage)
     cost_microusd: int | None = None
-    charged_microusd: int = 0
-    tool_calls: tuple[tuple[str, int], ...] = ()
     error_code: str | None = None
     error_message: str | None = None
-    blame: Blame = "nobody"
+    charged_microusd: int = field(default=0, compare=False)
+    tool_calls: tuple[tuple[str, int], ...] = field(default=(), compare=False)
+    blame: Blame = field(default="nobody", compare=False)
 
     @property
     def cost_usd(self) -> float | None:
@@ -88,7 +89,7 @@ class TurnResult:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """The base of all kinds. The names of its fields are the names in the JSON, without a final underscore."""
+    """The base of all kinds. Its fields have the names they have in the JSON, but for a final underscore."""
 
     kind: ClassVar[str]
 
@@ -294,7 +295,7 @@ def storable(text: str) -> str:
 
 
 def _bounded(value: object) -> object:
-    """What a model gave a tool or another agent: as it is if every database and browser can read it, otherwise
+    """What a model gave a tool or another agent: as it is if every database and browser can read it, or else
     as text, cut to the length that is kept.
     """
     try:

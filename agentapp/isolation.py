@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import inspect
 import logging
+import secrets
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator
@@ -24,6 +25,11 @@ T = TypeVar("T")
 P = ParamSpec("P")
 
 log = logging.getLogger(__name__)
+
+
+def new_id() -> str:
+    """128 random bits, for everything that has an id: nobody can guess one."""
+    return secrets.token_urlsafe(16)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -76,7 +76,7 @@ parts = app.extensions["agentapp"]
 scope = Scope(request_id="r", tenant_id="t", user_id="user-77777", session_id="session-77777")
 began = time.perf_counter()
 with parts.binder.bound(scope):
-    parts.answering.standing(scope)
+    parts.turns.kit.standing(scope)
 print(time.perf_counter() - began, psutil.Process().memory_info().rss / 2**20)
 """
 

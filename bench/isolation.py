@@ -50,7 +50,7 @@ def reset_used() -> Callable[[], None]:
     message = Message("user", ("hello",))
 
     def run() -> None:
-        agent.hear(SCOPE, message)
+        agent.add_messages(SCOPE, message)
         agent.reset()
 
     return run

@@ -6,6 +6,7 @@ import re
 import shutil
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -59,9 +60,14 @@ def database_url(request: pytest.FixtureRequest, settings: Settings) -> Iterator
 def make_app(request: pytest.FixtureRequest, settings: Settings) -> Iterator[Callable[..., Flask]]:
     """Makes apps, and checks after the test that each is as clean as it was new."""
     apps: list[Flask] = []
+    checked_out: Counter[int] = Counter()
 
     def make(team: Team | None = None, wanted: Settings = settings) -> Flask:
-        apps.append(create_app(wanted, team))
+        app = create_app(wanted, team)
+        apps.append(app)
+        pool = app.extensions["agentapp"].db.engine.pool
+        event.listen(pool, "checkout", lambda *_: checked_out.update({id(app): 1}))
+        event.listen(pool, "checkin", lambda *_: checked_out.update({id(app): -1}))
         # The same algorithm with the smallest parameters: hundreds of tests sign in.
         accounts: Accounts = apps[-1].extensions["agentapp"].accounts
         accounts._hasher = PasswordHasher(time_cost=1, memory_cost=8, parallelism=1)
@@ -71,16 +77,25 @@ def make_app(request: pytest.FixtureRequest, settings: Settings) -> Iterator[Cal
     yield make
     for app in apps:
         parts: Parts = app.extensions["agentapp"]
-        ended = parts.stage.running.wait(10)
-        parts.stage.journal.close()
+        ended = ended_by_themselves(parts)
+        parts.close()
         left = parts.binder.sweep()
-        checked_out, readers = parts.db.engine.pool.checkedout(), parts.db.open_readers()  # type: ignore[attr-defined]
-        parts.db.engine.dispose()
         assert ended, "a turn still runs after the test"
         assert left is None, f"still bound after the test: {left}"
-        assert (checked_out, readers) == (0, 0), "a database connection or session was left open"
+        assert parts.db.open_readers() == 0, "a database session was left open"
+        assert checked_out[id(app)] == 0, "a database connection was left checked out"
         if request.node.get_closest_marker("violates") is None:
-            assert parts.violations.counts() == {}
+            assert parts.telemetry.counts() == {}
+
+
+def ended_by_themselves(parts: Parts) -> bool:
+    """Whether all turns end within a few seconds, without being interrupted."""
+    ends = time.monotonic() + 10
+    while not parts.drain(3600):
+        if time.monotonic() > ends:
+            return False
+        time.sleep(0.01)
+    return True
 
 
 @pytest.fixture

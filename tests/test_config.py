@@ -15,7 +15,8 @@ import pytest
 
 from agentapp import config
 from agentapp.errors import SettingError, StartError
-from agentapp.server import options as listen
+from agentapp.parsing import settings_of
+from agentapp.server import options
 
 SECRET = "s" * 32
 
@@ -160,8 +161,31 @@ def test_each_setting_has_a_variable() -> None:
 
 
 def test_each_variable_read_is_tested_here() -> None:
-    source = Path(config.__file__).read_text()
-    assert set(re.findall(r'"((?:AGENTAPP|ANTHROPIC)_[A-Z_]+)"', source)) == set(GOOD)
+    assert {declared.variable for declared in settings_of(config.Settings).values()} == set(GOOD)
+
+
+def test_each_variable_is_named_once_in_the_code_that_declares_it() -> None:
+    """Its default, parser and sentence stand beside it, so they are written once too."""
+    source = Path(config.__file__).read_text() + Path(options.__file__).read_text()
+    named = re.findall(r'etting\(\s*"((?:AGENTAPP|ANTHROPIC)_[A-Z_]+)"', source)
+    assert sorted(named) == sorted([*GOOD, "AGENTAPP_BIND", "AGENTAPP_WORKERS", "AGENTAPP_GRACE"])
+
+
+def test_a_setting_that_the_server_shares_has_the_same_default_in_both_places() -> None:
+    assert settings_of(options.ServerOptions)["threads"] is settings_of(config.Settings)["threads"]
+    assert options.load({}).threads == load().threads
+
+
+@pytest.mark.parametrize("provider", config.PROVIDERS, ids=lambda provider: provider.name)
+def test_each_provider_can_be_chosen_and_says_which_key_it_needs(provider: config.ModelProvider) -> None:
+    if provider.key_variable is None:
+        assert load(AGENTAPP_PROVIDER=provider.name).provider == provider.name
+        return
+    with pytest.raises(SettingError) as caught:
+        load(AGENTAPP_PROVIDER=provider.name)
+    assert caught.value.variable == provider.key_variable
+    key = {provider.key_variable: "k"}
+    assert load(AGENTAPP_PROVIDER=provider.name, **key).provider == provider.name
 
 
 @pytest.mark.parametrize("variable", SWITCHABLE)
@@ -244,6 +268,13 @@ def test_secrets_do_not_show_when_settings_are_printed() -> None:
     settings = load(AGENTAPP_SECRET_KEY="hunter2" * 5, ANTHROPIC_API_KEY="sk-very-secret")
     assert "hunter2" not in repr(settings)
     assert "sk-very-secret" not in repr(settings)
+
+
+def test_the_password_of_a_database_does_not_show_when_settings_are_printed_or_refused() -> None:
+    assert "hunter2" not in repr(load(AGENTAPP_DATABASE_URL="postgresql+psycopg://u:hunter2@h/d"))
+    with pytest.raises(SettingError) as caught:
+        load(AGENTAPP_DATABASE_URL="postgresql://u:hunter2@h/d")
+    assert "hunter2" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -351,36 +382,36 @@ def test_file_in_place_of_the_instance_directory_is_said_plainly(tmp_path: Path)
 
 
 def test_listening_has_defaults_for_everything() -> None:
-    assert listen.load({}) == listen.Listen(
-        bind="127.0.0.1:8000", workers=2, threads=512, grace=120 + listen.GRACE_BEYOND
+    assert options.load({}) == options.ServerOptions(
+        bind="127.0.0.1:8000", workers=2, threads=512, grace=120 + options.GRACE_SECONDS_BEYOND_A_TURN
     )
 
 
 def test_options_come_before_variables() -> None:
     environ = {"AGENTAPP_BIND": "[::1]:1", "AGENTAPP_WORKERS": "3", "AGENTAPP_THREADS": "4"}
-    found = listen.load(environ, {"bind": "127.0.0.2:2", "workers": "5", "threads": None})
+    found = options.load(environ, {"bind": "127.0.0.2:2", "workers": "5", "threads": None})
     assert (found.bind, found.workers, found.threads) == ("127.0.0.2:2", 5, 4)
 
 
 def test_listening_survives_the_way_through_the_environment() -> None:
-    found = listen.load({}, {"bind": "[::1]:9", "workers": "3", "threads": "4"})
-    assert listen.load(found.environ()) == found
+    found = options.load({}, {"bind": "[::1]:9", "workers": "3", "threads": "4"})
+    assert options.load(found.environ()) == found
 
 
 @pytest.mark.parametrize("turn", [0.1, 300.5, 3600])
 def test_workers_may_finish_the_longest_turn_when_they_are_stopped(turn: float) -> None:
-    assert listen.load({"AGENTAPP_TURN_DEADLINE": str(turn)}).grace > turn
+    assert options.load({"AGENTAPP_TURN_DEADLINE": str(turn)}).grace > turn
 
 
 def test_how_long_a_stopping_server_waits_can_be_chosen_whatever_a_turn_may_take() -> None:
     for turn in ("1", "300"):
-        assert listen.load({"AGENTAPP_TURN_DEADLINE": turn, "AGENTAPP_GRACE": "7.5"}).grace == 7.5
+        assert options.load({"AGENTAPP_TURN_DEADLINE": turn, "AGENTAPP_GRACE": "7.5"}).grace == 7.5
 
 
 @pytest.mark.parametrize("value", ["0", "-1", "soon", "nan", "inf"])
 def test_a_bad_time_to_wait_names_its_variable(value: str) -> None:
     with pytest.raises(SettingError, match=r"^AGENTAPP_GRACE: must "):
-        listen.load({"AGENTAPP_GRACE": value})
+        options.load({"AGENTAPP_GRACE": value})
 
 
 BAD_ADDRESSES = ["8000", ":8000", "::1:8000", "127.0.0.1:", "127.0.0.1:0", "127.0.0.1:65536", "h:x", "a,b:1"]
@@ -394,14 +425,14 @@ BAD_ADDRESSES = ["8000", ":8000", "::1:8000", "127.0.0.1:", "127.0.0.1:0", "127.
 )
 def test_bad_listening_value_names_the_variable_or_the_option(option: str, value: str) -> None:
     with pytest.raises(SettingError, match=f"^AGENTAPP_{option.upper()}: must "):
-        listen.load({f"AGENTAPP_{option.upper()}": value})
+        options.load({f"AGENTAPP_{option.upper()}": value})
     with pytest.raises(SettingError, match=f"^--{option}: must "):
-        listen.load({}, {option: value})
+        options.load({}, {option: value})
 
 
 def test_blank_option_is_refused_and_not_ignored() -> None:
     with pytest.raises(SettingError, match=r"^--bind: must "):
-        listen.load({"AGENTAPP_BIND": "127.0.0.1:1"}, {"bind": ""})
+        options.load({"AGENTAPP_BIND": "127.0.0.1:1"}, {"bind": ""})
 
 
 @pytest.mark.parametrize(
@@ -414,7 +445,7 @@ def test_blank_option_is_refused_and_not_ignored() -> None:
     ],
 )
 def test_shown_address_can_be_typed_into_a_browser(bind: str, https: bool, url: str) -> None:
-    assert listen.url_of(bind, https=https) == url
+    assert options.url_of(bind, https=https) == url
 
 
 @pytest.mark.parametrize("bind", ["0.0.0.0:8000", "[::]:8000"])
@@ -422,4 +453,4 @@ def test_address_that_means_every_address_is_shown_as_the_name_of_the_machine(
     bind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("socket.gethostname", lambda: "box")
-    assert listen.url_of(bind, https=False) == "http://box:8000"
+    assert options.url_of(bind, https=False) == "http://box:8000"

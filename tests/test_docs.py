@@ -16,6 +16,9 @@ from flask import Flask
 from agentapp.agents.providers.anthropic import AsyncAnthropicProvider
 from agentapp.agents.providers.retrying import AsyncRetrying
 from agentapp.cli import main
+from agentapp.config import Settings
+from agentapp.parsing import Setting, settings_of
+from agentapp.server.options import ServerOptions
 from agentapp.web.problems import TABLE
 from tests.server.test_load import PASSWORD, add_users
 from tests.support.documentation import ROOT, example
@@ -29,10 +32,33 @@ REFERENCE = (ROOT / "docs/reference.md").read_text()
 README = (ROOT / "README.md").read_text()
 
 
-def settings_in_the_code() -> set[str]:
-    source = "".join((ROOT / "agentapp" / name).read_text() for name in ("config.py", "listen.py"))
-    literal = set(re.findall(r'"((?:AGENTAPP|ANTHROPIC)_[A-Z_]+)"', source))
-    return literal | {"AGENTAPP_BIND", "AGENTAPP_WORKERS", "AGENTAPP_THREADS"}
+def section(title: str) -> str:
+    """What stands under a heading of the reference, with its subsections."""
+    level = len(title.partition(" ")[0])
+    found = re.search(rf"^{re.escape(title)}\n(.*?)(?=^#{{1,{level}}} |\Z)", REFERENCE, re.M | re.S)
+    assert found, title
+    return found[1]
+
+
+def table_rows(part: str) -> list[tuple[str, ...]]:
+    """The cells of each row of all tables in a part, without their heads."""
+    lines = [line for line in part.splitlines() if line.startswith("|")]
+    rows = [tuple(cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]) for line in lines]
+    rules = {number for number, line in enumerate(lines) if set(line) <= set("|-")}
+    return [row for number, row in enumerate(rows) if not rules & {number, number + 1}]
+
+
+def row_of(setting: Setting[Any]) -> tuple[str, ...]:
+    """The row of a setting, as the reference must have it."""
+    default = setting.default_in_words or (f"`{setting.default}`" if setting.default else "")
+    return f"`{setting.variable}`", default, setting.sentence
+
+
+SETTINGS = {
+    setting.variable: setting
+    for owner in (ServerOptions, Settings)
+    for setting in settings_of(owner).values()
+}
 
 
 def commands(group: click.Group, path: str = "agentapp") -> Iterator[str]:
@@ -43,13 +69,17 @@ def commands(group: click.Group, path: str = "agentapp") -> Iterator[str]:
             yield f"{path} {name}"
 
 
-@pytest.mark.parametrize("name", sorted(settings_in_the_code()))
-def test_every_setting_is_documented(name: str) -> None:
-    assert f"`{name}`" in REFERENCE
+@pytest.mark.parametrize("name", sorted(SETTINGS))
+def test_every_setting_is_documented_with_its_default_and_its_sentence(name: str) -> None:
+    assert row_of(SETTINGS[name]) in table_rows(section("## Settings"))
 
 
 def test_every_documented_setting_exists() -> None:
-    assert set(re.findall(r"`((?:AGENTAPP|ANTHROPIC)_[A-Z_]+)`", REFERENCE)) <= settings_in_the_code()
+    assert set(re.findall(r"`((?:AGENTAPP|ANTHROPIC)_[A-Z_]+)`", REFERENCE)) <= set(SETTINGS)
+
+
+def test_every_row_of_the_settings_tables_is_one_setting() -> None:
+    assert len(table_rows(section("## Settings"))) == len(SETTINGS)
 
 
 @pytest.mark.parametrize("command", list(commands(main)))

@@ -18,6 +18,7 @@ LAYERS = (
     {"turns"},
     {"agents", "guardrails", "server"},
     {"config", "events", "isolation"},
+    {"instance"},
     {"parsing", "telemetry"},
     {"errors", "audit"},
 )

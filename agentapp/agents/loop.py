@@ -1,7 +1,7 @@
-"""The loop model -> tools -> model of one turn. It decides and does no I/O: a driver carries its actions out.
+"""The loop of one turn: model, tools, model again. It decides and does no I/O; a driver carries it out.
 
-The loop is a generator. It yields an action, the driver answers it: a `Reply` for `AskModel` (or
-throws the `TurnFailed` in), the results for `RunTools`, nothing for `Emit`.
+The loop is a generator of actions. The driver answers each of them: `AskModel` with a `Reply`, or by throwing
+the `TurnFailed` in; `RunTools` with the results; `Emit` with nothing.
 """
 
 from __future__ import annotations
@@ -12,11 +12,23 @@ from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from agentapp.agents.actions import Action, AskModel, Emit, RunTools
+from agentapp.agents.agent import HAND_BACK, HAND_OVER, LiveAgent
 from agentapp.agents.prices import Prices
-from agentapp.agents.provider import Message, ModelCall, Reply, ToolCall, ToolResult, Usage
-from agentapp.agents.team import HAND_BACK, HAND_OVER, Crew, LiveAgent
-from agentapp.agents.tool import bad_result
+from agentapp.agents.provider import Message, Reply, ToolCall, ToolResult
+from agentapp.agents.results import error_result
+from agentapp.agents.team import Crew
 from agentapp.errors import Declined, OutOfSteps, OutOfTokens, ProviderError, ProviderFailed, TurnFailed
+from agentapp.events import (
+    AgentCompleted,
+    AgentStarted,
+    AgentThinking,
+    HandedOver,
+    Text,
+    ToolCompleted,
+    ToolExecuting,
+    Usage,
+)
 from agentapp.isolation import Scope
 
 CUT = "\n\n[The answer was cut here: it reached its greatest length.]"
@@ -24,40 +36,15 @@ DECLINED = "The model declined to answer this."
 NOTHING_SAID = "The model gave an empty answer."
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
-    """Something a watcher may want to see. The kinds are those of the event stream."""
-
-    kind: str
-    data: Mapping[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Emit:
-    event: Event
-
-
-@dataclass(frozen=True, slots=True)
-class AskModel:
-    """``lead`` goes before the first piece of text, to part it from what an earlier call said."""
-
-    call: ModelCall
-    lead: str
-
-
-@dataclass(frozen=True, slots=True)
-class RunTools:
-    agent: LiveAgent
-    calls: tuple[ToolCall, ...]
-
-
-Action = Emit | AskModel | RunTools
-Steps = Generator[Action, Any, "LiveAgent | None"]
+Steps = Generator[Action, Any, LiveAgent | None]  # returns the agent that goes on, None at the end
 
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """How a turn begins: what was said before, what is said now, and whom the session is with."""
+    """What a turn begins with: the user's message, the messages before it, and the agent the session is with.
+
+    An ``agent`` that is not a specialist of the team means the front agent.
+    """
 
     text: str
     history: tuple[Message, ...] = ()
@@ -66,7 +53,10 @@ class Opening:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """``microusd`` None is no limit, and so is None for the calls of any one tool in a turn or a session."""
+    """The most that one turn may use. None is no limit.
+
+    ``tool_calls_turn`` and ``tool_calls_session`` limit the calls of any one tool.
+    """
 
     steps: int = 12
     tokens: int = 50_000
@@ -78,7 +68,13 @@ class Limits:
 
 @dataclass(slots=True)
 class TurnLoop:
-    """One turn's loop. ``spent``, ``answering`` and ``stays_with`` hold at any moment, failure or not."""
+    """One turn's loop. Its attributes are right at any moment, also after a failure.
+
+    - ``spent``: the model and the usage of each model call
+    - ``called``: how often each tool was called in this turn; ``called_before``: in the session before it
+    - ``answering``: the name of the agent at work
+    - ``stays_with``: the specialist that the session's next turn begins with, if any
+    """
 
     scope: Scope
     crew: Crew
@@ -91,8 +87,8 @@ class TurnLoop:
     spent: tuple[tuple[str, Usage], ...] = ()
     answering: str = ""
     stays_with: str = ""
-    _said: bool = False
-    _left_open: tuple[ToolCall, tuple[ToolResult, ...]] | None = None
+    _said_something: bool = False
+    _open_hand_over: tuple[ToolCall, tuple[ToolResult, ...]] | None = None
 
     @property
     def usage(self) -> Usage:
@@ -100,47 +96,54 @@ class TurnLoop:
 
     def run(self) -> Generator[Action, Any, None]:
         """A turn that ends in any other way than by returning leaves the session with the front agent."""
-        agent = self.crew.specialist(self.opening.agent) or self.crew.front
+        agent = self.crew.find_specialist(self.opening.agent) or self.crew.front
         self._brief(agent)
-        yield from self._started(agent)
+        yield self._start(agent)
         for _ in range(self.limits.steps):
-            following = yield from self._step(agent)
-            if following is None:
+            next_agent = yield from self._step(agent)
+            if next_agent is None:
                 return
-            agent = following
+            agent = next_agent
         raise OutOfSteps(f"No answer was found within {self.limits.steps} steps.")
 
     def _step(self, agent: LiveAgent) -> Steps:
-        yield _emit("agent_thinking", agent=agent.name)
-        call = agent.ask(self.scope, self.model, self._reply_tokens(agent))
+        yield Emit(AgentThinking(agent.name))
+        call = agent.make_call(self.scope, self.model, self._reply_tokens(agent))
         try:
-            reply: Reply = yield AskModel(call, "\n\n" if self._said else "")
+            reply: Reply = yield AskModel(call, "\n\n" if self._said_something else "")
         except TurnFailed as error:
             self.spent += ((call.model, error.usage or Usage()),)
             return (yield from self._fall_back(agent, error))
         self.spent += ((call.model, reply.usage),)
-        self._said = self._said or bool(reply.text)
-        agent.hear(self.scope, Message("assistant", (reply.text,) if reply.text else (), reply.calls))
+        self._said_something = self._said_something or bool(reply.text)
+        message = Message("assistant", (reply.text,) if reply.text else (), reply.calls)
+        agent.add_messages(self.scope, message)
         if reply.calls:
             return (yield from self._act(agent, reply.calls))
-        if not self._said:
+        return (yield from self._finish(agent, reply))
+
+    def _finish(self, agent: LiveAgent, reply: Reply) -> Steps:
+        """The model has called no tools, so the turn is over."""
+        if not self._said_something:
             raise Declined(DECLINED) if reply.stop_reason == "refusal" else ProviderFailed(NOTHING_SAID)
         if reply.stop_reason == "max_tokens":
-            yield _emit("text", text=CUT)
+            yield Emit(Text(CUT))
         self.stays_with = "" if agent is self.crew.front else agent.name
-        yield _emit("agent_completed", agent=agent.name)
+        yield Emit(AgentCompleted(agent.name))
         return None
 
     def _act(self, agent: LiveAgent, calls: tuple[ToolCall, ...]) -> Steps:
-        moves = tuple(call for call in calls if call.name == self._move_of(agent))
-        results = yield from self._run_tools(agent, tuple(call for call in calls if call not in moves))
-        results += tuple(bad_result(call, "only one hand-over at a time") for call in moves[1:])
-        if not moves:
-            agent.hear(self.scope, Message("user", results=results))
+        """Run the tools that the model called, then hand the conversation on if it asked for that."""
+        hand_off = HAND_OVER if agent is self.crew.front else HAND_BACK
+        hand_offs = tuple(call for call in calls if call.name == hand_off)
+        results = yield from self._run_tools(agent, tuple(call for call in calls if call not in hand_offs))
+        results += tuple(error_result(call, "only one hand-over at a time") for call in hand_offs[1:])
+        if not hand_offs:
+            agent.add_messages(self.scope, Message("user", results=results))
             return agent
         if agent is self.crew.front:
-            return (yield from self._hand_over(agent, moves[0], results))
-        summary = _text_in(moves[0].input, "summary")
+            return (yield from self._hand_over(agent, hand_offs[0], results))
+        summary = _text_in(hand_offs[0].input, "summary")
         return (yield from self._hand_back(agent, summary, failed=False))
 
     def _run_tools(
@@ -149,95 +152,88 @@ class TurnLoop:
         if not calls:
             return ()
         for call in calls:
-            yield _emit("tool_executing", call_id=call.id, name=call.name, input=call.input)
-        limited = [self._limited(agent, call) for call in calls]
-        allowed = tuple(call for call, over in zip(calls, limited, strict=True) if over is None)
+            yield Emit(ToolExecuting(call.id, call.name, call.input))
+        refusals = [self._count_or_refuse(agent, call) for call in calls]
+        allowed = tuple(call for call, refusal in zip(calls, refusals, strict=True) if refusal is None)
         ran = iter((yield RunTools(agent, allowed)) if allowed else ())
-        results: tuple[ToolResult, ...] = tuple(over or next(ran) for over in limited)
-        for call, result, over in zip(calls, results, limited, strict=True):
-            yield _emit(
-                "tool_completed",
-                call_id=call.id,
-                name=call.name,
-                output=result.content,
-                failed=result.is_error,
-                limited=over is not None,
-            )
+        results: tuple[ToolResult, ...] = tuple(refusal or next(ran) for refusal in refusals)
+        for call, result, refusal in zip(calls, results, refusals, strict=True):
+            limited = refusal is not None
+            yield Emit(ToolCompleted(call.id, call.name, result.content, result.is_error, limited))
         return results
 
-    def _limited(self, agent: LiveAgent, call: ToolCall) -> ToolResult | None:
-        """What the model is told instead, if the tool has had all its calls. If not, this one is counted."""
-        tool = agent.tool(call.name)
+    def _count_or_refuse(self, agent: LiveAgent, call: ToolCall) -> ToolResult | None:
+        """Count the call. If the tool has had all its calls, the error that the model is told instead."""
+        tool = agent.find_tool(call.name)
         if tool is None:
             return None
         this_turn, before = self.called[tool.name], self.called_before.get(tool.name, 0)
-        per_turn = _tighter(tool.per_turn, self.limits.tool_calls_turn)
-        per_session = _tighter(tool.per_session, self.limits.tool_calls_session)
+        per_turn = _smaller(tool.per_turn, self.limits.tool_calls_turn)
+        per_session = _smaller(tool.per_session, self.limits.tool_calls_session)
         if per_turn is not None and this_turn >= per_turn:
-            return bad_result(call, f"its limit of {per_turn:,} a turn is reached")
+            return error_result(call, f"its limit of {per_turn:,} a turn is reached")
         if per_session is not None and before + this_turn >= per_session:
-            return bad_result(call, f"its limit of {per_session:,} a chat is reached")
+            return error_result(call, f"its limit of {per_session:,} a chat is reached")
         self.called[tool.name] += 1
         return None
 
     def _hand_over(self, front: LiveAgent, call: ToolCall, results: tuple[ToolResult, ...]) -> Steps:
         wanted = call.input if isinstance(call.input, dict) else {}
-        specialist = self.crew.specialist(wanted.get("to"))
+        specialist = self.crew.find_specialist(wanted.get("to"))
         parameters = wanted.get("parameters") or {}
         if specialist is None or not isinstance(parameters, dict):
             known = ", ".join(agent.name for agent in self.crew.specialists)
-            problem = bad_result(call, f"hand over to one of: {known}; parameters must be an object")
-            front.hear(self.scope, Message("user", results=(*results, problem)))
+            problem = error_result(call, f"hand over to one of: {known}; parameters must be an object")
+            front.add_messages(self.scope, Message("user", results=(*results, problem)))
             return front
         task = _text_in(wanted, "task")
-        self._left_open = (call, results)
+        self._open_hand_over = (call, results)
         specialist.reset()
         note = f"[Handed over by {front.name}] Task: {task}"
         if parameters:
             note += f" Parameters: {json.dumps(parameters, ensure_ascii=False)}"
         self._brief(specialist, note)
-        yield _emit("agent_completed", agent=front.name)
-        yield _handed_over(front, specialist, task, parameters)
-        yield from self._started(specialist)
+        yield Emit(AgentCompleted(front.name))
+        yield Emit(HandedOver(front.name, specialist.name, task, parameters))
+        yield self._start(specialist)
         return specialist
 
     def _hand_back(self, specialist: LiveAgent, summary: str, *, failed: bool) -> Steps:
-        """To the front agent, which goes on from where it handed over or, if it was not asked yet, begins."""
+        """To the front agent: it goes on where it handed over, or begins if it had no part in this turn."""
         front = self.crew.front
         note = f"[Handed back by {specialist.name}] {summary}"
         specialist.reset()
-        if self._left_open is None:
+        if self._open_hand_over is None:
             self._brief(front, note)
         else:
-            call, results = self._left_open
-            self._left_open = None
+            call, results = self._open_hand_over
+            self._open_hand_over = None
             back = ToolResult(call.id, note, is_error=failed)
-            front.hear(self.scope, Message("user", results=(*results, back)))
-        yield _emit("agent_completed", agent=specialist.name)
-        yield _handed_over(specialist, front, summary, {})
-        yield from self._started(front)
+            front.add_messages(self.scope, Message("user", results=(*results, back)))
+        yield Emit(AgentCompleted(specialist.name))
+        yield Emit(HandedOver(specialist.name, front.name, summary, {}))
+        yield self._start(front)
         return front
 
     def _fall_back(self, agent: LiveAgent, error: TurnFailed) -> Steps:
-        """A specialist that cannot answer is no reason to give up, unless part of its answer was shown or
-        the time is up.
+        """If a specialist cannot answer, the front agent tries, unless part of the specialist's answer was
+        already shown or the turn has to end.
         """
         if agent is self.crew.front or not isinstance(error, ProviderError) or error.said_something:
             raise error
         return (yield from self._hand_back(agent, f"It could not answer: {error}", failed=True))
 
     def _brief(self, agent: LiveAgent, note: str = "") -> None:
+        """Tell the agent the conversation so far, with the note of a colleague if there is one."""
         texts = (self.opening.text, note) if note else (self.opening.text,)
-        agent.hear(self.scope, *self.opening.history, Message("user", texts))
+        agent.add_messages(self.scope, *self.opening.history, Message("user", texts))
 
-    def _started(self, agent: LiveAgent) -> Generator[Action, Any, None]:
+    def _start(self, agent: LiveAgent) -> Emit:
         self.answering = agent.name
-        yield _emit("agent_started", agent=agent.name)
-
-    def _move_of(self, agent: LiveAgent) -> str:
-        return HAND_OVER if agent is self.crew.front else HAND_BACK
+        return Emit(AgentStarted(agent.name))
 
     def _reply_tokens(self, agent: LiveAgent) -> int:
+        """The most tokens that the next reply may have, within all that is left of the turn's limits."""
         left = self.limits.tokens - self.usage.total_tokens
         if left <= 0:
             raise OutOfTokens(f"No answer was found within {self.limits.tokens:,} tokens.")
@@ -249,17 +245,7 @@ class TurnLoop:
         return min(left, self.limits.reply_tokens)
 
 
-def _emit(kind: str, **data: Any) -> Emit:
-    return Emit(Event(kind, data))
-
-
-def _handed_over(giver: LiveAgent, taker: LiveAgent, task: str, parameters: Mapping[str, Any]) -> Emit:
-    return _emit(
-        "handed_over", **{"from": giver.name, "to": taker.name, "task": task, "parameters": parameters}
-    )
-
-
-def _tighter(one: int | None, other: int | None) -> int | None:
+def _smaller(one: int | None, other: int | None) -> int | None:
     return min((limit for limit in (one, other) if limit is not None), default=None)
 
 

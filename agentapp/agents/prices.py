@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from math import ceil
 
-from agentapp.agents.provider import Usage
+from agentapp.events import Usage
 
 Price = tuple[str, float, float]  # a model's name begins with, dollars per million in, and out
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from agentapp.agents.team import Agent, Team
+from agentapp.agents.agent import Agent
+from agentapp.agents.team import Team
 from agentapp.agents.tools.calculator import calculate
 from agentapp.agents.tools.clock import add_to_date, convert_time, current_time, days_between
-from agentapp.agents.tools.memory import add_note, list_notes, remove_note, search_past_chats
+from agentapp.agents.tools.notes import add_note, list_notes, remove_note
+from agentapp.agents.tools.search import search_past_chats
 
 _MANNERS = (
     "Answer in the language of the person, plainly and briefly; use Markdown where it helps. "

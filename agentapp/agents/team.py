@@ -1,43 +1,18 @@
-"""Agents as frozen descriptions, and the fresh instances made of them for one turn."""
+"""A team of agents: its frozen description, and the crew of live agents that is made of it for one turn."""
 
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from agentapp.agents.provider import Message, ModelCall, ToolSpec
+from agentapp.agents.agent import HAND_BACK, HAND_OVER, Agent, LiveAgent, refuse_duplicates
+from agentapp.agents.provider import ToolSpec
 from agentapp.agents.tool import Tool
 from agentapp.errors import ForeignScope
 from agentapp.isolation import Scope
 
-HAND_OVER = "hand_over"
-HAND_BACK = "hand_back"
-
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Agent:
-    """One agent, described. ``description`` tells the front agent when to hand over to it."""
-
-    name: str
-    instructions: str
-    tools: tuple[Tool, ...] = ()
-    description: str = ""
-    model: str | None = None
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "tools", tuple(self.tools))
-        if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_-]{0,63}", self.name):
-            raise ValueError(f"agent name {self.name!r}: letters, digits, - and _, beginning with a letter")
-        if not self.instructions.strip():
-            raise ValueError(f"agent {self.name!r} needs instructions")
-        for tool in self.tools:
-            if not isinstance(tool, Tool):
-                raise TypeError(f"agent {self.name!r}: {tool!r} is not a tool; decorate it with @tool")
-        _refuse_doubles(f"agent {self.name!r}: tool", [t.name for t in self.tools] + [HAND_OVER, HAND_BACK])
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,64 +29,15 @@ class Team:
     def __post_init__(self) -> None:
         object.__setattr__(self, "specialists", tuple(self.specialists))
         object.__setattr__(self, "examples", tuple(self.examples))
-        _refuse_doubles("agent", [self.front.name, *(agent.name for agent in self.specialists)])
+        refuse_duplicates("agent", [self.front.name, *(agent.name for agent in self.specialists)])
 
     def models(self, default: str) -> frozenset[str]:
         """Every model that one of the agents may ask."""
         return frozenset(agent.model or default for agent in (self.front, *self.specialists))
 
     def build(self, scope: Scope, report: Callable[[ForeignScope], None] | None = None) -> Crew:
-        """A fresh crew for one turn. Nothing of it is shared with any other."""
+        """A fresh crew for one turn. It shares nothing with any other crew."""
         return Crew(self, scope, report or _log_report)
-
-
-class LiveAgent:
-    """An agent at work for one scope, and for no other: it refuses, and reports whoever tries."""
-
-    __slots__ = ("__weakref__", "_report", "_transcript", "agent", "scope", "specs")
-
-    def __init__(
-        self, agent: Agent, scope: Scope, specs: tuple[ToolSpec, ...], report: Callable[[ForeignScope], None]
-    ) -> None:
-        self.agent, self.scope, self.specs = agent, scope, specs
-        self._report = report
-        self._transcript: list[Message] = []
-
-    @property
-    def name(self) -> str:
-        return self.agent.name
-
-    @property
-    def is_fresh(self) -> bool:
-        return not self._transcript
-
-    def hear(self, scope: Scope, *messages: Message) -> None:
-        self._refuse_foreign(scope)
-        self._transcript.extend(messages)
-
-    def ask(self, scope: Scope, model: str, max_tokens: int) -> ModelCall:
-        """What to ask the model next, given all that was heard."""
-        self._refuse_foreign(scope)
-        return ModelCall(
-            model=self.agent.model or model,
-            system=self.agent.instructions,
-            messages=tuple(self._transcript),
-            tools=self.specs,
-            max_tokens=max_tokens,
-        )
-
-    def tool(self, name: str) -> Tool | None:
-        return next((tool for tool in self.agent.tools if tool.name == name), None)
-
-    def reset(self) -> None:
-        """Back to just-made: for another try within the same turn."""
-        self._transcript = []
-
-    def _refuse_foreign(self, scope: Scope) -> None:
-        if scope != self.scope:
-            refusal = ForeignScope(self.name, self.scope, scope)
-            self._report(refusal)
-            raise refusal
 
 
 class Crew:
@@ -129,7 +55,7 @@ class Crew:
             LiveAgent(agent, scope, (*_specs(agent.tools), back), report) for agent in team.specialists
         )
 
-    def specialist(self, name: object) -> LiveAgent | None:
+    def find_specialist(self, name: object) -> LiveAgent | None:
         return next((agent for agent in self.specialists if agent.name == name), None)
 
 
@@ -167,12 +93,6 @@ def _hand_back_spec(team: Team) -> ToolSpec:
             "required": ["summary"],
         },
     )
-
-
-def _refuse_doubles(what: str, names: list[str]) -> None:
-    for name in names:
-        if names.count(name) > 1:
-            raise ValueError(f"{what} {name!r} is there twice, or is a name agentapp uses itself")
 
 
 def _log_report(refusal: ForeignScope) -> None:

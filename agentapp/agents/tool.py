@@ -1,9 +1,8 @@
-"""Tools: a plain function, described once by its signature and docstring, and called safely."""
+"""Tools: plain functions, described by their signature and docstring; and what a tool may use."""
 
 from __future__ import annotations
 
 import inspect
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -11,10 +10,8 @@ from typing import Any, Protocol, get_type_hints, overload
 
 from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 
-from agentapp.agents.provider import ToolCall, ToolResult, ToolSpec
+from agentapp.agents.provider import ToolCall, ToolSpec
 from agentapp.isolation import Scope
-
-MAX_RESULT_CHARS = 20_000
 
 
 class Notes(Protocol):
@@ -32,7 +29,7 @@ class PastChats(Protocol):
 
 
 class NoStores:
-    """Stands in where an app gives its tools no stores: every use is told to the model as an error."""
+    """Used where an app gives its tools no stores: the model is told of every use as an error."""
 
     def add(self, scope: Scope, text: str) -> int:
         raise ToolInputError("notes are not kept here")
@@ -53,7 +50,7 @@ def _utc_now() -> datetime:
 
 @dataclass(frozen=True, slots=True)
 class ToolContext:
-    """What a tool may reach: the scope it works for, and stores that take that scope as an argument."""
+    """What a tool may use: the scope it works for, and stores that take that scope as an argument."""
 
     scope: Scope
     notes: Notes = field(default_factory=NoStores)
@@ -67,7 +64,7 @@ class ToolInputError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Tool:
-    """A described function. ``fn`` may be sync or async; the web app runs sync ones, asyncio both.
+    """A function with its description. ``fn`` may be sync or async: both drivers run either.
 
     ``per_turn`` and ``per_session`` are the most calls of it that one turn or one chat may make.
     """
@@ -112,7 +109,7 @@ def tool(
     """Make a `Tool` of a function: its name, docstring and typed parameters are what the model sees.
 
     A first parameter annotated `ToolContext` is filled in by the app and hidden from the model.
-    With ``per_turn`` or ``per_session``, calls beyond so many are told to the model as an error.
+    With ``per_turn`` or ``per_session``, the model is told of every call beyond that many as an error.
     """
     for limit in (per_turn, per_session):
         if limit is not None and limit < 1:
@@ -147,33 +144,3 @@ def _describe(fn: Callable[..., Any], name: str | None) -> Tool:
 def _explain(error: ValidationError) -> str:
     parts = [f"{'.'.join(map(str, e['loc'])) or 'input'}: {e['msg']}" for e in error.errors()]
     return "; ".join(parts)
-
-
-def good_result(call: ToolCall, value: object) -> ToolResult:
-    """What a tool returned, as text the model can read; rubbish becomes an error result."""
-    if isinstance(value, str):
-        text = value
-    else:
-        try:
-            text = json.dumps(value, ensure_ascii=False, allow_nan=False)
-        except (TypeError, ValueError, RecursionError):
-            return bad_result(call, f"the tool returned a {type(value).__name__}, which cannot be shown")
-    text = text.replace("\0", "\N{REPLACEMENT CHARACTER}")
-    text = text.encode("utf-8", "replace").decode("utf-8")
-    if len(text) > MAX_RESULT_CHARS:
-        text = text[:MAX_RESULT_CHARS] + f"\n[cut: {len(text):,} characters in all]"
-    return ToolResult(call.id, text or "(no output)")
-
-
-def bad_result(call: ToolCall, problem: str) -> ToolResult:
-    return ToolResult(call.id, f"{call.name} failed: {problem}", is_error=True)
-
-
-def failed_result(call: ToolCall, error: BaseException) -> ToolResult:
-    """What the model is told of an exception: its own words for `ToolInputError`, else only its kind.
-
-    The text of an unexpected exception may hold paths or secrets and stays in the log.
-    """
-    if isinstance(error, ToolInputError):
-        return bad_result(call, str(error))
-    return bad_result(call, f"it raised {type(error).__name__}")

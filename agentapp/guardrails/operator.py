@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Literal, NamedTuple, Protocol
 
+from agentapp.config import PROVIDERS
 from agentapp.errors import NotFound
 from agentapp.guardrails.cell import Cell, Cells, Key
 from agentapp.guardrails.registry import Registry, Store
@@ -17,7 +18,6 @@ from agentapp.guardrails.times import elapsed
 from agentapp.guardrails.wording import clock, dollars
 
 SCOPES = ("session", "user", "tenant", "provider")
-PROVIDERS = ("anthropic", "demo")
 
 Unit = Literal["tokens", "usd"]
 
@@ -105,7 +105,7 @@ class BreakerAdmin:
     def _key(self, scope: str, name: str) -> Key:
         if scope not in SCOPES:
             raise NotFound(f"There are no breakers of a {scope!r}, only of a {', '.join(SCOPES)}.")
-        if scope == "provider" and name in PROVIDERS:
+        if scope == "provider" and name in [provider.name for provider in PROVIDERS]:
             return Key(scope, name)
         key = self._store.key_of(scope, name)
         if key is None:

@@ -63,3 +63,9 @@ def cell_policies(settings: Settings, longest_turn: float) -> dict[str, CellPoli
 
 def _rate(rate: tuple[int, float] | None) -> Rate | None:
     return Rate(*rate) if rate else None
+
+
+def longest_turn(settings: Settings) -> float:
+    """Longer than a turn can possibly take, in seconds."""
+    silence = max(settings.first_token_deadline, settings.gap_deadline)
+    return settings.turn_deadline + silence + settings.tool_deadline + 15

@@ -6,53 +6,69 @@ import os
 import socket
 import stat
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil
+from typing import Any
 
+from agentapp.config import Settings
 from agentapp.errors import StartError
-from agentapp.reading import Reader, long_seconds, seconds, whole
+from agentapp.parsing import (
+    address,
+    long_seconds,
+    required_setting,
+    same_setting,
+    setting,
+    settings_of,
+    whole,
+)
 
-# By default a stopping server lets every turn end: this much longer than the longest may take.
-GRACE_BEYOND = 15
+# By default a stopping server lets every turn end: it waits this much longer than the longest may take.
+GRACE_SECONDS_BEYOND_A_TURN = 15
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Listen:
-    bind: str
-    workers: int
-    threads: int
-    grace: float
+class ServerOptions:
+    """What gunicorn is started with."""
+
+    bind: str = setting("AGENTAPP_BIND", "127.0.0.1:8000", address, "where to listen")
+    workers: int = setting("AGENTAPP_WORKERS", "2", whole(1, 64), "processes")
+    threads: int = same_setting(Settings, "threads")
+    grace: float = required_setting(
+        "AGENTAPP_GRACE",
+        "",
+        long_seconds,
+        "seconds a stopping server takes at most; turns that still run shortly before are interrupted",
+        default_in_words=f"turn deadline + {GRACE_SECONDS_BEYOND_A_TURN}",
+    )
 
     def environ(self) -> dict[str, str]:
-        """The variables from which `load` makes the same again, in another process."""
-        return {
-            "AGENTAPP_BIND": self.bind,
-            "AGENTAPP_WORKERS": str(self.workers),
-            "AGENTAPP_THREADS": str(self.threads),
-        }
+        """The variables from which another process loads the same. No option changes the grace."""
+        declared = settings_of(ServerOptions)
+        return {declared[name].variable: str(getattr(self, name)) for name in ("bind", "workers", "threads")}
 
 
-def load(environ: Mapping[str, str] | None = None, options: Mapping[str, str | None] | None = None) -> Listen:
+def load(
+    environ: Mapping[str, str] | None = None, options: Mapping[str, str | None] | None = None
+) -> ServerOptions:
     """From the environment, or from command-line options, which come first and are named in errors."""
-    env, given = os.environ if environ is None else environ, options or {}
+    variables, given = os.environ if environ is None else environ, options or {}
+    declared = settings_of(ServerOptions)
 
-    def read(option: str, default: str) -> tuple[Reader, str, str]:
-        if (value := given.get(option)) is not None:
-            # A blank variable counts as unset, a blank option does not.
-            return Reader({f"--{option}": value or "''"}), f"--{option}", default
-        return Reader(env), f"AGENTAPP_{option.upper()}", default
+    def read(name: str) -> Any:
+        value, option = given.get(name), f"--{name}"
+        if value is None:
+            return declared[name].read(variables)
+        # A blank variable counts as not set, but a blank option is refused.
+        return replace(declared[name], variable=option).read({option: value or "''"})
 
-    def number(option: str, default: str, most: int) -> int:
-        reader, name, fallback = read(option, default)
-        return reader.parsed(name, fallback, whole(1, most))
-
-    reader, name, fallback = read("bind", "127.0.0.1:8000")
-    turn = Reader(env).parsed("AGENTAPP_TURN_DEADLINE", "120", seconds)
-    return Listen(
-        bind=reader.parsed(name, fallback, _address),
-        workers=number("workers", "2", 64),
-        threads=number("threads", "512", 4096),
-        grace=Reader(env).parsed("AGENTAPP_GRACE", str(ceil(turn) + GRACE_BEYOND), long_seconds),
+    turn_deadline = settings_of(Settings)["turn_deadline"].read(variables)
+    return ServerOptions(
+        bind=read("bind"),
+        workers=read("workers"),
+        threads=read("threads"),
+        grace=declared["grace"].read(
+            variables, default=str(ceil(turn_deadline) + GRACE_SECONDS_BEYOND_A_TURN)
+        ),
     )
 
 
@@ -61,7 +77,7 @@ def check_free(bind: str) -> None:
     if bind.startswith("unix:"):
         _check_free_path(bind.removeprefix("unix:"))
         return
-    host, port = split(bind)
+    host, port = host_and_port(bind)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         with socket.socket(family, socket.SOCK_STREAM) as probe:
@@ -73,33 +89,19 @@ def check_free(bind: str) -> None:
 
 
 def url_of(bind: str, *, https: bool) -> str:
-    """What to type into a browser. Where that is anybody's guess, this machine's name."""
+    """What to type into a browser. For an address that means every address, the name of this machine."""
     scheme = "https" if https else "http"
     if bind.startswith("unix:"):
         return f"{scheme}://localhost"
-    host, port = split(bind)
-    if host in ("0.0.0.0", "::"):  # noqa: S104 - compared with, not listened on
+    host, port = host_and_port(bind)
+    if host in ("0.0.0.0", "::"):  # noqa: S104 - only compared with
         host = socket.gethostname()
     return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
 
-def split(bind: str) -> tuple[str, int]:
+def host_and_port(bind: str) -> tuple[str, int]:
     host, _, port = bind.rpartition(":")
     return host.removeprefix("[").removesuffix("]"), int(port)
-
-
-def _address(value: str) -> str:
-    if value.startswith("unix:/"):
-        return value
-    host, _, port = value.rpartition(":")
-    bracketed = host.startswith("[") and host.endswith("]")
-    if not host or (":" in host) != bracketed or any(c.isspace() or c in ",/" for c in host):
-        raise ValueError("must look like 127.0.0.1:8000, [::1]:8000 or unix:/run/agentapp.sock")
-    try:
-        whole(1, 65535)(port)
-    except ValueError:
-        raise ValueError("must end in a port from 1 to 65535") from None
-    return value
 
 
 def _check_free_path(path: str) -> None:
@@ -112,7 +114,7 @@ def _check_free_path(path: str) -> None:
         if not os.access(os.path.dirname(path), os.W_OK | os.X_OK):
             raise StartError(f"cannot listen on {path}: its directory cannot be written to") from None
     except ConnectionRefusedError:
-        pass  # left by a server that is gone; gunicorn takes its place
+        pass  # left by a server that is gone; gunicorn replaces it
     except OSError as exc:
         raise StartError(f"cannot listen on {path}: {exc.strerror}") from exc
     else:

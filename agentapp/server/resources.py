@@ -1,4 +1,4 @@
-"""Where the files are that live beside the package in a clone and inside it in a wheel."""
+"""Finds the files that lie beside the package in a clone, and inside it in a wheel."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def gunicorn_config() -> Path:
 
 def _found(name: str) -> Path:
     package = Path(__file__).resolve().parent.parent
-    # Inside first: what lies beside an installed package belongs to somebody else.
+    # Inside first: beside an installed package are the files of other packages.
     for place in (package / "_shipped", package.parent):
         if (place / name).exists():
             return place / name

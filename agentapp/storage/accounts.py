@@ -16,10 +16,11 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from agentapp.errors import BadRequest, NotFound, WrongPassword
+from agentapp.isolation import new_id
 from agentapp.storage.db import Database
 from agentapp.storage.models import Login, SetupLink, Tenant
 from agentapp.storage.models import User as UserRow
-from agentapp.storage.values import Role, User, new_id, utc_now
+from agentapp.storage.values import Role, User, utc_now
 
 LOGIN_LIFETIME = timedelta(days=30)
 MIN_PASSWORD, MAX_PASSWORD = 8, 1024

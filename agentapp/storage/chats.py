@@ -9,16 +9,16 @@ from sqlalchemy import CursorResult, exists, or_, select, update
 from sqlalchemy.orm import Session
 
 from agentapp.errors import NotFound
-from agentapp.isolation import Scope, UserScope
+from agentapp.events import Text, agent_of, from_json, text_of
+from agentapp.isolation import Scope, UserScope, new_id
 from agentapp.storage.db import Database
-from agentapp.storage.log import agent_of
 from agentapp.storage.models import ChatSession, Message, Turn
 from agentapp.storage.owned import in_session, like, owned_by, this_session
-from agentapp.storage.telling import events_so_far, stored_turn
-from agentapp.storage.values import Chat, StoredMessage, StoredTurn, Transcript, new_id, utc_now
+from agentapp.storage.turn_rows import events_so_far, result_of
+from agentapp.storage.values import Chat, StoredMessage, StoredTurn, Transcript, utc_now
+from agentapp.turns.values import UNTITLED
 
-UNTITLED = "New chat"
-PASSAGE = 160
+MAX_PASSAGE_CHARS = 160
 
 
 class Chats:
@@ -69,8 +69,8 @@ class Chats:
         with self._db.reading() as db:
             turns = db.scalars(select(Turn).where(mine).order_by(Turn.number)).all()
             messages = db.scalars(select(Message).where(said).order_by(Message.seq)).all()
-            told = tuple(_told(db, scope, turn) for turn in turns)
-            return Transcript(chat, told, tuple(map(_message, messages)))
+            stored = tuple(_stored_turn(db, scope, turn) for turn in turns)
+            return Transcript(chat, stored, tuple(map(_message, messages)))
 
     def rename(self, scope: Scope, title: str) -> None:
         with self._db.writing() as db:
@@ -92,12 +92,26 @@ class Chats:
         return [(title, f"{when:%Y-%m-%d}", _passage(content, words)) for title, when, content in found]
 
 
-def _told(db: Session, scope: Scope, row: Turn) -> StoredTurn:
-    turn = stored_turn(row)
-    if turn.status != "running":
-        return turn
-    events = events_so_far(db, scope, turn.id)
-    return replace(turn, log=tuple([kind, data] for kind, data in events), agent=agent_of(events))
+def _stored_turn(db: Session, scope: Scope, row: Turn) -> StoredTurn:
+    result = result_of(row)
+    if result.status == "running":
+        events = events_so_far(db, scope, row.id)
+        result = replace(result, agent=agent_of(events))
+        activity = [event for event in events if not isinstance(event, Text)]
+    else:
+        events = []
+        activity = [from_json(*entry) for entry in row.log if not isinstance(entry, int)]
+    return StoredTurn(
+        id=row.id,
+        number=row.number,
+        follows=row.follows,
+        result=result,
+        activity=tuple(activity),
+        reply_so_far=text_of(events),
+        request_id=row.request_id,
+        started_at=row.started_at,
+        ended_at=row.ended_at,
+    )
 
 
 def _found(result: object) -> None:
@@ -115,6 +129,6 @@ def _message(row: Message) -> StoredMessage:
 
 def _passage(content: str, words: str) -> str:
     at = max(content.casefold().find(words.casefold()), 0)
-    start = max(at - PASSAGE // 2, 0)
-    end = min(start + PASSAGE, len(content))
+    start = max(at - MAX_PASSAGE_CHARS // 2, 0)
+    end = min(start + MAX_PASSAGE_CHARS, len(content))
     return ("…" if start else "") + content[start:end] + ("…" if end < len(content) else "")

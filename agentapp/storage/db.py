@@ -75,6 +75,10 @@ class Database:
         except exc.ProgrammingError as error:
             raise StorageUnavailable("The database has no tables.") from error
 
+    def close(self) -> None:
+        """Close the connections that nobody has in hand."""
+        self.engine.dispose()
+
     def open_readers(self) -> int:
         """How many request-scoped sessions are alive: what a leak would make grow."""
         return len(self._readers.registry.registry)

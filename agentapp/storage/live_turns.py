@@ -1,46 +1,40 @@
-"""What the journal reads and writes: for all running turns of a worker at once, whoever they belong to."""
+"""The turns that run, of all workers and users: their leases, their events so far, requests to stop them.
+
+In `turn_events` is what was stored of a running turn; a foreign key empties it when the turn ends.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import timedelta
 
-from sqlalchemy import insert, or_, select, update
+from sqlalchemy import ColumnElement, CursorResult, and_, insert, or_, select, update
 
+from agentapp.events import Event, from_json
 from agentapp.guardrails.times import CLOCK_SKEW_SECONDS
-from agentapp.isolation import Scope
+from agentapp.isolation import Scope, new_id
 from agentapp.storage.db import Database
-from agentapp.storage.log import Event
 from agentapp.storage.models import LiveTurn, TurnEvents
-from agentapp.storage.values import Lease, new_id, utc_now
+from agentapp.storage.owned import in_session
+from agentapp.storage.values import utc_now
+from agentapp.turns.values import Lease, NewEvents
+
+MAX_TURNS_PER_QUERY = 100  # a statement may be only so deep
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """New events of one turn, of which the first has the number ``first``."""
+class SqlLiveTurnStore:
+    """A `turns.stores.LiveTurnStore`."""
 
-    scope: Scope
-    turn_id: str
-    first: int
-    events: Sequence[Event]
-
-
-class JournalStore:
     def __init__(self, db: Database) -> None:
         self._db = db
 
-    def write(self, entries: Sequence[Entry], lease: Lease, *, renew: bool) -> Mapping[str, bool]:
-        """One transaction. Gives the turns of this worker that are still alive, and whether each is to stop.
-
-        What comes of a turn that is alive no more is left out: it has ended, and its end says it all.
-        """
+    def write(self, new: Sequence[NewEvents], lease: Lease, *, renew: bool) -> Mapping[str, bool]:
         with self._db.writing() as db:
             mine = select(LiveTurn.turn_id, LiveTurn.stop_asked).where(LiveTurn.worker == lease.worker)
-            # Whoever is just taking one of them away is not waited for: that turn has ended.
+            # A row that somebody is just removing is not waited for: that turn has ended.
             found = db.execute(mine.with_for_update(read=True, key_share=True, skip_locked=True))
             alive = dict(found.all())
-            rows = [_row(entry) for entry in entries if entry.turn_id in alive]
+            rows = [_row(each) for each in new if each.turn_id in alive]
             if rows:
                 db.execute(insert(TurnEvents), rows)
             if renew and alive:
@@ -48,47 +42,64 @@ class JournalStore:
                 db.execute(update(LiveTurn).where(LiveTurn.turn_id.in_(alive)).values(lease_until=until))
             return alive
 
-    def alive(self, worker: str) -> Mapping[str, bool]:
-        """The same, when there is nothing to write."""
+    def stop_requests(self, worker: str) -> Mapping[str, bool]:
         mine = select(LiveTurn.turn_id, LiveTurn.stop_asked).where(LiveTurn.worker == worker)
         with self._db.reading() as db:
             return dict(db.execute(mine).all())
 
-    def living(self, turn_ids: Collection[str]) -> set[str]:
-        """Those of these turns that run, in whichever worker."""
+    def still_running(self, turn_ids: Collection[str]) -> set[str]:
         with self._db.reading() as db:
             return set(db.scalars(select(LiveTurn.turn_id).where(LiveTurn.turn_id.in_(turn_ids))))
 
+    def events_after(self, known: Sequence[tuple[Scope, str, int]]) -> dict[str, list[Event]]:
+        found: dict[str, list[Event]] = {}
+        with self._db.reading() as db:
+            for at in range(0, len(known), MAX_TURNS_PER_QUERY):
+                newer = or_(*(_newer(*one) for one in known[at : at + MAX_TURNS_PER_QUERY]))
+                query = select(TurnEvents.turn_id, TurnEvents.events).where(newer)
+                for turn_id, events in db.execute(query.order_by(TurnEvents.turn_id, TurnEvents.first)):
+                    found.setdefault(turn_id, []).extend(from_json(kind, data) for kind, data in events)
+        return found
+
+    def ask_to_stop(self, scope: Scope, turn_id: str) -> bool:
+        mine = (in_session(scope, LiveTurn), LiveTurn.turn_id == turn_id)
+        with self._db.writing() as db:
+            asked = db.execute(update(LiveTurn).where(*mine).values(stop_asked=True))
+            return isinstance(asked, CursorResult) and asked.rowcount == 1
+
     def workers(self) -> set[str]:
-        """All those that have turns."""
         with self._db.reading() as db:
             return set(db.scalars(select(LiveTurn.worker).distinct()))
 
     def end_leases(self, workers: Collection[str]) -> None:
-        """They are known to be gone: nobody need wait until their time is over."""
         past = utc_now() - timedelta(seconds=1)
         with self._db.writing() as db:
             db.execute(update(LiveTurn).where(LiveTurn.worker.in_(workers)).values(lease_until=past))
 
     def abandoned(self, lease: Lease) -> list[Scope]:
-        """Where a turn has lost its worker: its lease is over, or longer than any that is given out."""
         now = utc_now()
         longest = now + lease.length + timedelta(seconds=CLOCK_SKEW_SECONDS)
         dead = or_(LiveTurn.lease_until < now, LiveTurn.lease_until > longest)
         with self._db.reading() as db:
             rows = db.execute(select(LiveTurn.tenant_id, LiveTurn.user_id, LiveTurn.session_id).where(dead))
-            return [
+            found = [
                 Scope(request_id=new_id(), tenant_id=tenant_id, user_id=user_id, session_id=session_id)
                 for tenant_id, user_id, session_id in rows
             ]
+        self._db.release()  # what follows is done under other scopes: nobody may hold two connections at once
+        return found
 
 
-def _row(entry: Entry) -> dict[str, object]:
+def _newer(scope: Scope, turn_id: str, number: int) -> ColumnElement[bool]:
+    return and_(in_session(scope, TurnEvents), TurnEvents.turn_id == turn_id, TurnEvents.first > number)
+
+
+def _row(new: NewEvents) -> dict[str, object]:
     return {
-        "turn_id": entry.turn_id,
-        "tenant_id": entry.scope.tenant_id,
-        "user_id": entry.scope.user_id,
-        "session_id": entry.scope.session_id,
-        "first": entry.first,
-        "events": [[kind, data] for kind, data in entry.events],
+        "turn_id": new.turn_id,
+        "tenant_id": new.scope.tenant_id,
+        "user_id": new.scope.user_id,
+        "session_id": new.scope.session_id,
+        "first": new.first,
+        "events": [[event.kind, event.data] for event in new.events],
     }

@@ -1,4 +1,4 @@
-"""Brings the database to the newest schema, in one transaction, whoever else tries at the same time."""
+"""Brings the database to the newest schema, in one transaction, also if others try at the same time."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def upgrade(url: str) -> None:
 
 
 def config_for(connection: object) -> Config:
-    """In place of an alembic.ini: there is one database, and the settings already name it."""
+    """Made here and not read from an alembic.ini: there is one database, and the settings already name it."""
     config = Config()
     # Alembic's options are interpolated, and a directory may have a percent sign in its name.
     config.set_main_option("script_location", str(resources.migrations()).replace("%", "%%"))

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from sqlalchemy import CursorResult, delete, func, select
 
 from agentapp.errors import NotFound
-from agentapp.isolation import Scope
+from agentapp.isolation import Scope, new_id
 from agentapp.storage.db import Database
 from agentapp.storage.models import ChatSession, Note
 from agentapp.storage.owned import in_session, this_session
-from agentapp.storage.values import new_id, utc_now
+from agentapp.storage.values import utc_now
 
 
 class Notes:

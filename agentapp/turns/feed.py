@@ -1,194 +1,101 @@
-"""A turn as those see it who follow it: its events as far as this worker has them, and more as they come."""
+"""The feed: the events of one turn, numbered, as far as this worker has them, and more as they come."""
 
 from __future__ import annotations
 
 import threading
-import time
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from agentapp.agents.provider import Usage
-from agentapp.errors import LoginRequired
+from agentapp.events import Event, TurnCompleted
 from agentapp.isolation import Scope
-from agentapp.storage.log import Event, unpacked
-from agentapp.storage.values import Status, Told
-
-# A follower hears at least this often that nothing is new: proxies close what is silent for long.
-PATIENCE = 5.0
+from agentapp.turns.values import NewEvents, TurnRecord
 
 
 @dataclass(frozen=True, slots=True)
-class TurnEvent:
-    """An event with its number: gap-free, from 1, within its turn."""
+class NumberedEvent:
+    """An event and its number: from 1, without gaps, within its turn."""
 
     number: int
-    kind: str
-    data: dict[str, Any]
+    event: Event
+
+    @property
+    def kind(self) -> str:
+        return self.event.kind
+
+    @property
+    def data(self) -> dict[str, Any]:
+        return self.event.data
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """How a turn ended, as its followers are told."""
-
-    status: Status
-    reply: str
-    agent: str
-    title: str
-    usage: Usage
-    cost_usd: float | None
-    error_code: str | None = None
-    error_message: str | None = None
-
-    def as_event(self, turn_id: str, request_id: str) -> Event:
-        data: dict[str, Any] = {
-            "turn_id": turn_id,
-            "request_id": request_id,
-            "status": self.status,
-            "reply": self.reply,
-            "agent": self.agent,
-            "title": self.title,
-            "usage": {
-                "input_tokens": self.usage.input_tokens,
-                "output_tokens": self.usage.output_tokens,
-                "model_calls": self.usage.model_calls,
-            },
-            "cost_usd": self.cost_usd,
-        }
-        if self.error_code:
-            data["error"] = {"code": self.error_code, "message": self.error_message}
-        return "turn_completed", data
-
-
-class Live:
-    """One turn. Whoever plays it, or reads of it in the journal, adds to it; any number may follow."""
+class Feed:
+    """One turn's events. One thread adds to it, and any number of subscriptions read it."""
 
     def __init__(self, scope: Scope, turn_id: str) -> None:
         self.scope, self.turn_id = scope, turn_id
-        self._events: list[Event] = []
+        self._events: list[NumberedEvent] = []
         self._ended = False
-        self._news = threading.Condition()
+        self._changed = threading.Condition()
 
     @classmethod
-    def ended(cls, scope: Scope, told: Told) -> Live:
-        """A turn that is over, as it was written down."""
-        live = cls(scope, told.turn.id)
-        live.finish(told)
-        return live
+    def ended(cls, scope: Scope, record: TurnRecord) -> Feed:
+        """The feed of a turn that is over, as it was stored."""
+        feed = cls(scope, record.turn_id)
+        feed.finish(record)
+        return feed
 
     @property
-    def known(self) -> int:
+    def length(self) -> int:
         return len(self._events)
 
-    def since(self, number: int) -> list[Event]:
+    @property
+    def events(self) -> tuple[Event, ...]:
+        return tuple(each.event for each in self._events)
+
+    def since(self, number: int) -> list[NumberedEvent]:
         """All events after that number."""
         return self._events[number:]
 
-    def add(self, events: Iterable[Event]) -> None:
-        with self._news:
-            self._events.extend(events)
-            self._news.notify_all()
+    def unwritten(self, written: int) -> NewEvents | None:
+        """The events after the first ``written`` ones, to be stored; None if there are none."""
+        new = tuple(each.event for each in self._events[written:])
+        return NewEvents(self.scope, self.turn_id, written + 1, new) if new else None
 
-    def end(self) -> None:
-        with self._news:
-            self._ended = True
-            self._news.notify_all()
+    def add(self, event: Event) -> NumberedEvent:
+        with self._changed:
+            numbered = NumberedEvent(len(self._events) + 1, event)
+            self._events.append(numbered)
+            self._changed.notify_all()
+        return numbered
 
-    def finish(self, told: Told) -> None:
-        """Add what is not known yet of a turn that is over, and its end."""
-        turn = told.turn
-        usage = Usage(turn.input_tokens, turn.output_tokens, turn.model_calls)
-        outcome = Outcome(
-            turn.status,
-            told.reply,
-            turn.agent,
-            told.title,
-            usage,
-            turn.cost_usd,
-            turn.error_code,
-            turn.error_message,
-        )
-        events = unpacked(turn.log, told.message, told.reply)
-        self.add([*events[self.known :], outcome.as_event(turn.id, turn.request_id)])
+    def extend(self, events: Iterable[Event]) -> None:
+        with self._changed:
+            for event in events:
+                self._events.append(NumberedEvent(len(self._events) + 1, event))
+            self._changed.notify_all()
+
+    def finish(self, record: TurnRecord) -> None:
+        """Add what is missing of a turn that is over, and its end."""
+        completed = TurnCompleted(record.turn_id, record.request_id, record.result)
+        self.extend([*record.events[self.length :], completed])
         self.end()
 
+    def end(self) -> None:
+        with self._changed:
+            self._ended = True
+            self._changed.notify_all()
+
     def wake(self) -> None:
-        with self._news:
-            self._news.notify_all()
+        """Let those who wait look at their own condition again."""
+        with self._changed:
+            self._changed.notify_all()
 
-    def wait(self, number: int, patience: float, is_cut: Callable[[], bool]) -> tuple[list[Event], bool]:
-        """The events after that number, if need be after waiting for one, and whether the turn is over."""
-        with self._news:
-            self._news.wait_for(lambda: self.known > number or self._ended or is_cut(), patience)
-            return self.since(number), self._ended
-
-
-class Follower(Iterator[TurnEvent | None]):
-    """The events of a turn after a given number, until it ends; ``None`` means "nothing new, still at it".
-
-    Raises `LoginRequired` when the login under which it was opened has ended. ``close()`` it: it
-    holds a place among those who follow.
-    """
-
-    def __init__(self, live: Live, after: int, token: str | None, held: ExitStack) -> None:
-        self.live, self.token = live, token
-        self._number, self._held = after, held
-        self._next: deque[Event] = deque()
-        self._over = self._is_cut = self._must_sign_in = False
-
-    def __next__(self) -> TurnEvent | None:
-        return self.within(PATIENCE)
-
-    def within(self, patience: float) -> TurnEvent | None:
-        """The next event, or ``None`` if that takes longer."""
-        if not self._next and not self._over:
-            self._listen(patience)
-        if self._must_sign_in:
-            raise LoginRequired("Sign in first.")
-        if self._is_cut:
-            raise StopIteration
-        if self._next:
-            self._number += 1
-            return TurnEvent(self._number, *self._next.popleft())
-        if self._over:
-            raise StopIteration
-        return None
-
-    @property
-    def has_more(self) -> bool:
-        """Whether the next one comes without waiting."""
-        return bool(self._next)
-
-    def finish(self, patience: float | None = None) -> dict[str, Any] | None:
-        """Wait for the end and give what it says; ``None`` if it does not come in time."""
-        ends = None if patience is None else time.monotonic() + patience
-        last: TurnEvent | None = None
-        while ends is None or time.monotonic() < ends:
-            try:
-                last = self.within(PATIENCE if ends is None else max(0.0, ends - time.monotonic())) or last
-            except StopIteration:
-                break
-        return last.data if last is not None and last.kind == "turn_completed" else None
-
-    def cut(self, *, signed_out: bool) -> None:
-        """End it from outside: the login it was opened under is over, or this worker is."""
-        self._is_cut, self._must_sign_in = True, signed_out
-        self.live.wake()
-
-    def close(self) -> None:
-        self._held.close()
-
-    def _listen(self, patience: float) -> None:
-        events, self._over = self.live.wait(self._number, patience, lambda: self._is_cut)
-        self._next.extend(events)
-        if self._over and not events:
-            self._next.extend(self._unheard_end())
-
-    def _unheard_end(self) -> list[Event]:
-        """A worker that died had told more than it had written down, and the end has a number that was told
-        already, for something else. It is told after whatever was.
+    def wait(
+        self, number: int, seconds: float, is_cut: Callable[[], bool]
+    ) -> tuple[list[NumberedEvent], bool]:
+        """The events after that number, after waiting for one if there are none; and whether the turn is
+        over.
         """
-        last = self.live.since(self.live.known - 1)
-        return last if last and last[0][1].get("status") == "interrupted" else []
+        with self._changed:
+            self._changed.wait_for(lambda: self.length > number or self._ended or is_cut(), seconds)
+            return self.since(number), self._ended

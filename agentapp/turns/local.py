@@ -1,4 +1,4 @@
-"""The turns that this worker plays, each on a thread of its own, whoever reads them."""
+"""The turns that this worker plays, each on a thread of its own, whether or not anybody reads them."""
 
 from __future__ import annotations
 
@@ -7,75 +7,73 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from agentapp.agents.drivers.shared import in_own_thread
+from agentapp.agents.drivers.threads import run_in_own_thread
 from agentapp.errors import TurnFailed, TurnInterrupted, TurnStopped
 from agentapp.isolation import Binder
-from agentapp.storage.live_turns import Entry
-from agentapp.turns.feed import Live
+from agentapp.turns.feed import Feed
 from agentapp.turns.turn import Turn
+from agentapp.turns.values import NewEvents
 
 
 @dataclass(slots=True)
-class Played:
+class LocalTurn:
+    """``written`` is how many of its events are stored; only the heartbeat counts it."""
+
     turn: Turn
-    live: Live
     written: int = 0
 
-    def unwritten(self) -> Entry | None:
-        events = self.live.since(self.written)
-        return Entry(self.turn.scope, self.turn.id, self.written + 1, events) if events else None
+    def unwritten(self) -> NewEvents | None:
+        return self.turn.feed.unwritten(self.written)
 
 
-class Running:
+class LocalTurns:
     def __init__(self, binder: Binder) -> None:
         self._binder = binder
         # Re-entrant: a signal may come while the main thread holds it, and what handles it asks again.
         self._changed = threading.Condition(threading.RLock())
-        self._turns: dict[str, Played] = {}
+        self._turns: dict[str, LocalTurn] = {}
 
-    def play(self, turn: Turn) -> Live:
-        live = Live(turn.scope, turn.id)
-        played = Played(turn, live)
+    def play(self, turn: Turn) -> Feed:
         with self._changed:
-            self._turns[turn.id] = played
+            self._turns[turn.id] = LocalTurn(turn)
         try:
-            in_own_thread(self._binder.carried(turn.scope, lambda: self._run(played)), "agentapp-turn")
-        except RuntimeError:  # no more threads to be had
+            run_in_own_thread(self._binder.carried(turn.scope, lambda: self._play(turn)), "agentapp-turn")
+        except RuntimeError:  # no more threads can be started
             turn.halt(TurnFailed("This server is too busy to answer."))
-            self._run(played)
-        return live
+            self._play(turn)
+        return turn.feed
 
-    def live(self, turn_id: str) -> Live | None:
+    def feed(self, turn_id: str) -> Feed | None:
         with self._changed:
-            played = self._turns.get(turn_id)
-        return played.live if played else None
+            found = self._turns.get(turn_id)
+        return found.turn.feed if found else None
 
-    def all(self) -> list[Played]:
+    def all(self) -> list[LocalTurn]:
         with self._changed:
             return list(self._turns.values())
 
     def stop(self, turn_id: str) -> bool:
-        """At its user's wish. False if it is not played here."""
+        """Stop it for its user. False if it is not played here."""
         with self._changed:
-            played = self._turns.get(turn_id)
-        if played is not None:
-            played.turn.halt(TurnStopped())
-        return played is not None
+            found = self._turns.get(turn_id)
+        if found is not None:
+            found.turn.halt(TurnStopped())
+        return found is not None
 
-    def heed(self, played: list[Played], alive: Mapping[str, bool]) -> None:
-        """What was found in the journal of the turns played at that time: some are to stop. One that is not
-        there any more was given up by others, and must not go on spending.
+    def halt_as_stored(self, turns: list[LocalTurn], stored: Mapping[str, bool]) -> None:
+        """Halt those of the turns that were asked to stop, and those that the database does not have any
+        more: another worker has given them up, and they must not go on spending.
         """
-        for each in played:
-            asked = alive.get(each.turn.id)
-            if asked is None:
+        for each in turns:
+            asked_to_stop = stored.get(each.turn.id)
+            if asked_to_stop is None:
                 each.turn.halt(TurnInterrupted())
-            elif asked:
+            elif asked_to_stop:
                 each.turn.halt(TurnStopped())
 
-    def interrupt(self) -> None:
-        for played in self.all():
-            played.turn.halt(TurnInterrupted())
+    def interrupt_all(self) -> None:
+        for each in self.all():
+            each.turn.halt(TurnInterrupted())
 
     def wait(self, seconds: float) -> bool:
         """Whether all turns have ended, at the latest after so many seconds."""
@@ -83,13 +81,12 @@ class Running:
         with self._changed:
             return self._changed.wait_for(lambda: not self._turns, max(0.0, ends - time.monotonic()))
 
-    def _run(self, played: Played) -> None:
+    def _play(self, turn: Turn) -> None:
         try:
-            for event in played.turn:
-                if event is not None:
-                    played.live.add([(event.kind, event.data)])
+            for _ in turn:
+                pass  # every event is in the turn's feed, where its readers find it
         finally:
             with self._changed:
-                del self._turns[played.turn.id]
+                del self._turns[turn.id]
                 self._changed.notify_all()
-            played.live.end()
+            turn.feed.end()

@@ -1,4 +1,4 @@
-"""Turns that other workers play and somebody follows here, read from the journal for all of them at once."""
+"""Turns that other workers play and somebody reads here: their feeds, filled from the database together."""
 
 from __future__ import annotations
 
@@ -7,61 +7,60 @@ from dataclasses import dataclass
 
 from agentapp.errors import NotFound
 from agentapp.isolation import Scope
-from agentapp.storage.live_turns import JournalStore
-from agentapp.storage.telling import Tellings
-from agentapp.turns.feed import Live
+from agentapp.turns.feed import Feed
+from agentapp.turns.stores import LiveTurnStore, TurnStore
 
 
 @dataclass(slots=True)
-class _Mirror:
-    live: Live
-    followers: int = 0
+class _RemoteFeed:
+    feed: Feed
+    readers: int = 0
 
 
-class Mirrors:
-    def __init__(self, store: JournalStore, tellings: Tellings) -> None:
-        self._store, self._tellings = store, tellings
+class RemoteTurns:
+    def __init__(self, store: TurnStore, live: LiveTurnStore) -> None:
+        self._store, self._live = store, live
         self._lock = threading.Lock()
-        self._mirrors: dict[str, _Mirror] = {}
+        self._feeds: dict[str, _RemoteFeed] = {}
 
-    def follow(self, scope: Scope, turn_id: str) -> Live:
-        """Whether the turn is the scope's own was asked before."""
+    def subscribe(self, scope: Scope, turn_id: str) -> Feed:
+        """The caller has checked that the turn is the scope's own."""
         with self._lock:
-            mirror = self._mirrors.setdefault(turn_id, _Mirror(Live(scope, turn_id)))
-            mirror.followers += 1
-            return mirror.live
+            remote = self._feeds.setdefault(turn_id, _RemoteFeed(Feed(scope, turn_id)))
+            remote.readers += 1
+            return remote.feed
 
-    def leave(self, live: Live) -> None:
+    def unsubscribe(self, feed: Feed) -> None:
         with self._lock:
-            mirror = self._mirrors.get(live.turn_id)
-            if mirror is None or mirror.live is not live:
+            remote = self._feeds.get(feed.turn_id)
+            if remote is None or remote.feed is not feed:
                 return
-            mirror.followers -= 1
-            if not mirror.followers:
-                del self._mirrors[live.turn_id]
+            remote.readers -= 1
+            if not remote.readers:
+                del self._feeds[feed.turn_id]
 
-    def has(self, live: Live) -> bool:
+    def has(self, feed: Feed) -> bool:
         with self._lock:
-            mirror = self._mirrors.get(live.turn_id)
-            return mirror is not None and mirror.live is live
+            remote = self._feeds.get(feed.turn_id)
+            return remote is not None and remote.feed is feed
 
     def refresh(self) -> bool:
-        """Bring all of them up to date. False if there is none."""
+        """Bring all feeds up to date. False if there is none."""
         with self._lock:
-            lives = {turn_id: mirror.live for turn_id, mirror in self._mirrors.items()}
-        if not lives:
+            feeds = {turn_id: remote.feed for turn_id, remote in self._feeds.items()}
+        if not feeds:
             return False
-        known = [(live.scope, turn_id, live.known) for turn_id, live in lives.items()]
-        for turn_id, events in self._tellings.events_after(known).items():
-            lives[turn_id].add(events)
-        for turn_id in lives.keys() - self._store.living(lives.keys()):
-            self._finish(lives[turn_id])
+        known = [(feed.scope, turn_id, feed.length) for turn_id, feed in feeds.items()]
+        for turn_id, events in self._live.events_after(known).items():
+            feeds[turn_id].extend(events)
+        for turn_id in feeds.keys() - self._live.still_running(feeds.keys()):
+            self._finish(feeds[turn_id])
         return True
 
-    def _finish(self, live: Live) -> None:
+    def _finish(self, feed: Feed) -> None:
         with self._lock:
-            self._mirrors.pop(live.turn_id, None)
+            self._feeds.pop(feed.turn_id, None)
         try:
-            live.finish(self._tellings.look(live.scope, live.turn_id))
+            feed.finish(self._store.find(feed.scope, feed.turn_id))
         except NotFound:  # the chat was deleted
-            live.end()
+            feed.end()

@@ -1,84 +1,144 @@
-"""Where turns are played and followed: what a request may ask of them."""
+"""The service: everything a request, a worker or an operator may ask of turns."""
 
 from __future__ import annotations
 
 import weakref
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from agentapp.guardrails.guard import Standing
 from agentapp.guardrails.streams import StreamSlots
-from agentapp.isolation import Scope
-from agentapp.storage.telling import Tellings
-from agentapp.storage.values import Again, Sent
-from agentapp.turns.feed import Follower, Live
-from agentapp.turns.heartbeat import Journal
-from agentapp.turns.local import Running
-from agentapp.turns.remote import Mirrors
-from agentapp.turns.turn import Answering
+from agentapp.isolation import Binder, Scope
+from agentapp.turns.abandoned import delete_chat
+from agentapp.turns.draining import Draining
+from agentapp.turns.feed import Feed
+from agentapp.turns.heartbeat import IDLE_SECONDS, Heartbeat, ScheduledJob
+from agentapp.turns.jobs import (
+    EndStreamsOfEndedLogins,
+    EndTurnsOfEndingWorker,
+    FollowRemoteTurns,
+    InterruptAbandonedTurns,
+    WriteEvents,
+)
+from agentapp.turns.local import LocalTurns
+from agentapp.turns.remote import RemoteTurns
+from agentapp.turns.stores import LiveTurnStore, LoginStore
+from agentapp.turns.subscription import Subscription, Subscriptions
+from agentapp.turns.turn import Turn, TurnKit
+from agentapp.turns.values import NewMessage, RepeatedMessage
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
-    """Lives as long as the process."""
+class TurnService:
+    """Lives as long as the process. `make_turn_service` puts one together."""
 
-    answering: Answering
-    seats: StreamSlots
-    running: Running
-    mirrors: Mirrors
-    journal: Journal
-    tellings: Tellings
+    kit: TurnKit
+    live: LiveTurnStore
+    slots: StreamSlots
+    local: LocalTurns
+    remote: RemoteTurns
+    subscriptions: Subscriptions
+    draining: Draining
+    heartbeat: Heartbeat = field(repr=False)
 
-    def send(self, scope: Scope, sent: Sent, token: str | None = None) -> Follower:
-        """Begin a turn, or refuse with nothing changed. It goes on to its end whether or not it is followed.
+    def send(self, scope: Scope, message: NewMessage, login: str | None = None) -> Subscription:
+        """Begin a turn, or refuse with nothing changed. It goes on to its end whether or not anybody reads
+        it.
 
         The same message with the same key once more is the same turn.
         """
-        with self._seated(scope) as held:
-            begun = self.answering.begin(scope, sent.text, sent.key, after=sent.after, replaces=sent.replaces)
-            if isinstance(begun, Again):
-                live = self._found(scope, begun.turn_id, held)
+        with self._slot(scope) as held:
+            begun = Turn.begin(self.kit, scope, message)
+            if isinstance(begun, RepeatedMessage):
+                feed = self._find_feed(scope, begun.turn_id, held)
             else:
-                live = self.running.play(begun)
-                self.journal.wake()
-            return self._follower(live, 0, token, held.pop_all())
+                feed = self.local.play(begun)
+                self.heartbeat.wake()
+            return self._subscribe(feed, 0, login, held.pop_all())
 
-    def follow(self, scope: Scope, turn_id: str, after: int = 0, token: str | None = None) -> Follower:
-        """The events of a turn after that number, from whichever worker plays it."""
-        with self._seated(scope) as held:
-            live = self._found(scope, turn_id, held)
-            return self._follower(live, after, token, held.pop_all())
+    def follow(self, scope: Scope, turn_id: str, after: int = 0, login: str | None = None) -> Subscription:
+        """The events of a turn after that number, whichever worker plays it."""
+        with self._slot(scope) as held:
+            feed = self._find_feed(scope, turn_id, held)
+            return self._subscribe(feed, after, login, held.pop_all())
 
-    def stop(self, scope: Scope, turn_id: str, token: str | None = None) -> Follower:
-        """Have it end soon, wherever it is played, and follow it until it has. That takes no seat: whoever
-        has none left must still be able to stop.
+    def stop(self, scope: Scope, turn_id: str, login: str | None = None) -> Subscription:
+        """Have a turn end soon, whichever worker plays it, and follow it until it has. That takes no stream
+        slot: a user who has none left must still be able to stop.
         """
         with ExitStack() as held:
-            live = self._found(scope, turn_id, held)
-            if not self.running.stop(turn_id):
-                self.tellings.ask_to_stop(scope, turn_id)
-            return self._follower(live, 0, token, held.pop_all())
+            feed = self._find_feed(scope, turn_id, held)
+            if not self.local.stop(turn_id):
+                self.live.ask_to_stop(scope, turn_id)
+            return self._subscribe(feed, 0, login, held.pop_all())
 
-    def _seated(self, scope: Scope) -> ExitStack:
+    def standing(self, scope: Scope) -> Standing:
+        """How the chat stands with its limits: what its next message would be refused for."""
+        return self.kit.guardrails.standing(scope, self.kit.max_cost())
+
+    def delete_chat(self, scope: Scope) -> None:
+        """Delete the chat. What a turn under way has reserved is given back."""
+        delete_chat(self.kit.store, self.kit.guardrails, scope)
+
+    def start(self, threads: int, reserved: int) -> None:
+        """This worker has so many threads, of which streams never take the reserved ones. From now on it also
+        clears up after workers that died, before the first request comes.
+        """
+        self.slots.resize(threads, reserved)
+        self.heartbeat.wake()
+
+    def drain(self, grace: float) -> bool:
+        """Let the turns go on for most of so many seconds, then interrupt them. Whether all have ended, or
+        the time is up. It returns at once: call it again to ask again.
+        """
+        self.draining.begin(grace)
+        return self.draining.is_over
+
+    def close(self) -> None:
+        self.heartbeat.close()
+
+    def _slot(self, scope: Scope) -> ExitStack:
         held = ExitStack()
-        held.callback(self.seats.take(scope.user_id).release)
+        held.callback(self.slots.take(scope.user_id).release)
         return held
 
-    def _found(self, scope: Scope, turn_id: str, held: ExitStack) -> Live:
-        """Whether it is the scope's own is asked every time."""
-        told = self.tellings.look(scope, turn_id)
-        if told.turn.status != "running":
-            return Live.ended(scope, told)
-        here = self.running.live(turn_id)
+    def _find_feed(self, scope: Scope, turn_id: str, held: ExitStack) -> Feed:
+        """Whether the turn is the scope's own is asked every time."""
+        record = self.kit.store.find(scope, turn_id)
+        if record.result.status != "running":
+            return Feed.ended(scope, record)
+        here = self.local.feed(turn_id)
         if here is not None:
             return here
-        # It is played elsewhere, or it has just ended: the journal finds out which.
-        mirror = self.mirrors.follow(scope, turn_id)
-        held.callback(self.mirrors.leave, mirror)
-        self.journal.wake()
-        return mirror
+        # Another worker plays it, or it has just ended: the heartbeat finds out which.
+        feed = self.remote.subscribe(scope, turn_id)
+        held.callback(self.remote.unsubscribe, feed)
+        self.heartbeat.wake()
+        return feed
 
-    def _follower(self, live: Live, after: int, token: str | None, held: ExitStack) -> Follower:
-        follower = Follower(live, after, token, held)
-        held.callback(self.journal.unwatch, weakref.ref(follower))
-        self.journal.watch(follower)
-        return follower
+    def _subscribe(self, feed: Feed, after: int, login: str | None, held: ExitStack) -> Subscription:
+        subscription = Subscription(feed, after, login, held)
+        held.callback(self.subscriptions.remove, weakref.ref(subscription))
+        self.subscriptions.add(subscription)
+        return subscription
+
+
+def make_turn_service(
+    kit: TurnKit, live: LiveTurnStore, logins: LoginStore, slots: StreamSlots, binder: Binder
+) -> TurnService:
+    local, remote, subscriptions = LocalTurns(binder), RemoteTurns(kit.store, live), Subscriptions()
+    draining = Draining(local, remote, subscriptions)
+    abandoned = InterruptAbandonedTurns(kit.store, live, kit.guardrails, kit.leases, binder)
+    heartbeat = Heartbeat(
+        (
+            ScheduledJob(EndTurnsOfEndingWorker(draining)),
+            ScheduledJob(WriteEvents(live, local, kit.leases)),
+            ScheduledJob(FollowRemoteTurns(remote)),
+            ScheduledJob(EndStreamsOfEndedLogins(logins, subscriptions), every=IDLE_SECONDS),
+            ScheduledJob(abandoned, every=IDLE_SECONDS),
+        ),
+        binder,
+        kit.telemetry,
+        on_failure=abandoned.distrust_leases,
+    )
+    return TurnService(kit, live, slots, local, remote, subscriptions, draining, heartbeat)

@@ -1,48 +1,59 @@
-"""One turn, in order: begin it (which may refuse), play it, settle it exactly once."""
+"""One turn, from top to bottom: begin it (which may refuse), play it, settle it exactly once.
+
+A turn makes two write transactions, whatever its length: one begins it, one settles it. Nothing of the
+database is held while the model talks.
+"""
 
 from __future__ import annotations
 
-import json
 import logging
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator, Iterator
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-from agentapp.agents.drivers.shared import Deadlines
+from agentapp.agents.drivers.deadlines import Deadlines
 from agentapp.agents.drivers.threaded import ThreadedDriver
-from agentapp.agents.loop import Event as LoopEvent
 from agentapp.agents.loop import Limits, Opening, TurnLoop
 from agentapp.agents.prices import Prices
-from agentapp.agents.provider import Message
 from agentapp.agents.team import Team
 from agentapp.agents.tool import Notes, PastChats, ToolContext
-from agentapp.config import Settings
-from agentapp.errors import ForeignScope, StorageUnavailable, TurnFailed, TurnInterrupted, TurnStopped
-from agentapp.events import TurnResult, Usage
+from agentapp.errors import (
+    ForeignScope,
+    IdempotencyMismatch,
+    NotFound,
+    StorageUnavailable,
+    TurnFailed,
+    TurnInProgress,
+    TurnInterrupted,
+    TurnStopped,
+)
+from agentapp.events import Status, TurnCompleted, TurnResult, TurnStarted, text_of
 from agentapp.guardrails.admission import MaxCost
-from agentapp.guardrails.guard import Guardrails, Standing
+from agentapp.guardrails.cell import Key
+from agentapp.guardrails.guard import Guardrails
 from agentapp.isolation import Scope
-from agentapp.storage.log import Event, packed, text_of
-from agentapp.storage.turns import Turns
-from agentapp.storage.values import Again, Begun, Sent, Settled, Status
-from agentapp.turns.feed import Outcome, TurnEvent
+from agentapp.telemetry import Telemetry
+from agentapp.turns.abandoned import find_running
+from agentapp.turns.feed import Feed, NumberedEvent
+from agentapp.turns.history import history
 from agentapp.turns.leases import Leases
+from agentapp.turns.stores import ChatTransaction, TurnStore
+from agentapp.turns.values import UNTITLED, NewMessage, RepeatedMessage, StartedTurn
 
-HISTORY_CHARS = 60_000
-KEPT_CHARS = 4_000
-SAVING_AGAIN = (0.5, 1.0, 2.0, 4.0)  # seconds; a database that is started anew is back by then
+MAX_TITLE_CHARS = 60
+SAVE_RETRY_SECONDS = (0.5, 1.0, 2.0, 4.0)  # a database that is being restarted is back by then
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Answering:
-    """The parts every turn is made with. They live as long as the process; a `Turn` never does."""
+class TurnKit:
+    """What every turn is made with. It lives as long as the process; a `Turn` never does."""
 
-    turns: Turns
+    store: TurnStore
     guardrails: Guardrails
     leases: Leases
     team: Team
@@ -52,42 +63,20 @@ class Answering:
     deadlines: Deadlines
     notes: Notes
     past_chats: PastChats
-    report: Callable[[ForeignScope], None]
     prices: Prices
-
-    def begin(
-        self, scope: Scope, text: str | None, key: str | None = None, **place: str | None
-    ) -> Turn | Again:
-        """Let the message in (see `Sent`), or refuse with nothing changed. Pull the turn to its end."""
-        sent = Sent(text, key, **place)
-        begun = self.turns.begin(scope, sent, self.leases.current(), self.max_cost())
-        return begun if isinstance(begun, Again) else Turn(self, scope, begun)
-
-    def standing(self, scope: Scope) -> Standing:
-        return self.guardrails.standing(scope, self.max_cost())
+    telemetry: Telemetry
 
     def max_cost(self) -> MaxCost:
-        """The most a turn can cost: it is reserved before the first call of the model."""
+        """The most a turn can cost. It is reserved before the first call of the model."""
         tokens = self.limits.tokens
         return MaxCost(tokens, self.prices.most(self.team.models(self.model), tokens))
 
-
-def deadlines_of(settings: Settings) -> Deadlines:
-    return Deadlines(
-        turn=settings.turn_deadline,
-        first_token=settings.first_token_deadline,
-        gap=settings.gap_deadline,
-        tool=settings.tool_deadline,
-    )
+    def report_foreign_scope(self, refusal: ForeignScope) -> None:
+        self.telemetry.alert("foreign-scope", str(refusal))
 
 
-def longest(d: Deadlines) -> float:
-    """Longer than a turn can possibly take: what was taken for one and not given back by then was lost."""
-    return d.turn + max(d.first_token, d.gap) + d.tool + 15
-
-
-class Turn(Iterator[TurnEvent | None]):
-    """The events of one turn as they happen; ``None`` means "nothing new, still at it".
+class Turn(Iterator[NumberedEvent | None]):
+    """The events of one turn as they happen, each already in its ``feed``; ``None`` means "nothing new yet".
 
     Pull it to its end: the last event comes after the turn was settled. It is a class and not a
     generator so that it can be halted from another thread.
@@ -96,53 +85,80 @@ class Turn(Iterator[TurnEvent | None]):
     to a thread that holds the writer's lock. Its lease runs out, as after the death of its worker.
     """
 
-    def __init__(self, parts: Answering, scope: Scope, begun: Begun) -> None:
-        self.id = begun.turn_id
+    def __init__(self, kit: TurnKit, scope: Scope, started: StartedTurn) -> None:
+        self.id = started.turn_id
         self.scope = scope
-        self.outcome: Outcome | None = None
-        self._parts, self._begun = parts, begun
+        self.feed = Feed(scope, started.turn_id)
+        self.result: TurnResult | None = None
+        self._kit, self._started = kit, started
         self._halted: Future[Any] = Future()
-        self._told: list[Event] = []
         self._playing = self._play()
 
-    def __next__(self) -> TurnEvent | None:
+    @classmethod
+    def begin(cls, kit: TurnKit, scope: Scope, message: NewMessage) -> Turn | RepeatedMessage:
+        """Take the message in and mark the chat as answering, or refuse and change nothing."""
+        with kit.store.chat(scope) as chat:
+            if chat.title is None:
+                raise NotFound("There is no such chat.")
+            # A turn whose worker died must not keep the chat from going on.
+            running = find_running(chat, kit.guardrails, scope, kit.leases.current())
+            text = _text_of(chat, message)
+            # A repeated message comes before "still answering": it may be the answer under way that it means.
+            if (repeated := _find_repeated(chat, message.key, text)) is not None:
+                return repeated
+            if running is not None:
+                raise TurnInProgress(running)
+            place = chat.place_of(message)
+            said = chat.history(place.follows) if place.follows else ()
+            # As late as can be: on PostgreSQL others wait for these rows until the transaction ends.
+            admitted = kit.guardrails.admit(chat.cells, scope, kit.max_cost())
+            reservation = admitted.reservation
+            turn_id = chat.add_turn(place, message.key, reservation.to_json(), kit.leases.current())
+            chat.add_message(turn_id, "user", text)
+            title = title_of(text) if chat.title == UNTITLED else chat.title
+            chat.touch(title)
+        started = StartedTurn(turn_id, text, place.agent, said, title, reservation, admitted.tool_calls)
+        return cls(kit, scope, started)
+
+    def __next__(self) -> NumberedEvent | None:
         return next(self._playing)
 
     def halt(self, reason: TurnFailed) -> None:
-        """From any thread: end it at once, also while the model is silent. Too late if it has ended."""
+        """From any thread: end it at once, also while the model is silent. Does nothing if it has ended."""
         with suppress(InvalidStateError):
             self._halted.set_exception(reason)
 
-    def finish(self) -> Outcome:
-        """Play whatever is left and tell how it ended."""
+    def finish(self) -> TurnResult:
+        """Play what is left of it."""
         for _ in self:
             pass
-        if self.outcome is None:
-            raise RuntimeError("a turn was finished twice at once")
-        return self.outcome
+        if self.result is None:
+            raise RuntimeError("a turn was finished by two threads at once")
+        return self.result
 
-    def _play(self) -> Generator[TurnEvent | None]:
-        scope, parts = self.scope, self._parts
+    def _play(self) -> Generator[NumberedEvent | None]:
+        kit, started, scope = self._kit, self._started, self.scope
         loop = TurnLoop(
             scope,
-            parts.team.build(scope, parts.report),
-            self._opening(),
-            parts.model,
+            kit.team.build(scope, kit.report_foreign_scope),
+            Opening(started.text, history(started.history), started.agent),
+            kit.model,
             self._limits(),
-            parts.prices,
-            dict(self._begun.tools),
+            kit.prices,
+            dict(started.tool_calls),
         )
-        message = self._begun.text
-        yield self._numbered("turn_started", turn_id=self.id, session_id=scope.session_id, message=message)
+        yield self.feed.add(TurnStarted(self.id, scope.session_id, started.text))
         failure = yield from self._answer(loop)
-        self.outcome = self._settled(loop, failure)
-        yield self._numbered(*self.outcome.as_event(self.id, scope.request_id))
+        self.result = self._settle(self._result(loop, failure))
+        kit.telemetry.count("turns_total", status=self.result.status)
+        yield self.feed.add(TurnCompleted(self.id, scope.request_id, self.result))
 
-    def _answer(self, loop: TurnLoop) -> Generator[TurnEvent | None, None, TurnFailed | None]:
-        context = ToolContext(self.scope, self._parts.notes, self._parts.past_chats)
+    def _answer(self, loop: TurnLoop) -> Generator[NumberedEvent | None, None, TurnFailed | None]:
+        """Every event between the first and the last; and how it failed, if it did."""
+        context = ToolContext(self.scope, self._kit.notes, self._kit.past_chats)
         try:
-            for event in self._parts.driver.run(loop, context, self._halted):
-                yield None if event is None else self._numbered(event.kind, **_kept(event))
+            for event in self._kit.driver.run(loop, context, self._halted):
+                yield None if event is None else self.feed.add(event.cleaned())
         except TurnFailed as error:
             return error
         except Exception:
@@ -150,61 +166,38 @@ class Turn(Iterator[TurnEvent | None]):
             return TurnFailed("Something went wrong on our side while answering.")
         return None
 
-    def _settled(self, loop: TurnLoop, failure: TurnFailed | None) -> Outcome:
-        status = _status(failure)
-        reply, usage = text_of(self._told), loop.usage
-        cost = self._parts.prices.cost(loop.spent)
-        outcome = Outcome(
+    def _limits(self) -> Limits:
+        """Those of every turn, or less if less could be reserved."""
+        limits, reserved = self._kit.limits, self._started.reservation
+        return replace(limits, tokens=min(limits.tokens, reserved.tokens), microusd=reserved.microusd)
+
+    def _result(self, loop: TurnLoop, failure: TurnFailed | None) -> TurnResult:
+        """How it ended: the real usage of every model call, and whose failure it was, if it was one."""
+        status, prices = _status(failure), self._kit.prices
+        failed = failure if status == "failed" else None
+        return TurnResult(
             status=status,
-            reply=reply,
-            agent=loop.answering,
-            title=self._begun.title,
-            usage=usage,
-            cost_usd=None if cost is None else cost / 1_000_000,
-            error_code=failure.code if failure and status == "failed" else None,
-            error_message=str(failure) if failure and status == "failed" else None,
-        )
-        settled = Settled(
-            status=status,
-            reply=reply,
+            reply=text_of(self.feed.events),
             agent=loop.answering,
             next_agent=loop.stays_with if status == "completed" else "",
-            log=tuple(packed(self._told)),
-            input_tokens=usage.input_tokens,
-            output_tokens=usage.output_tokens,
-            model_calls=usage.model_calls,
-            cost_microusd=cost,
-            reservation=self._begun.reservation,
-            result=self._judged(loop, failure),
-            error_code=outcome.error_code,
-            error_message=outcome.error_message,
-        )
-        return self._saved(outcome, settled)
-
-    def _judged(self, loop: TurnLoop, failure: TurnFailed | None) -> TurnResult:
-        """What the guardrails are told: the real usage of every call, and whose failure it was if it was."""
-        usage = loop.usage
-        return TurnResult(
-            _status(failure),
-            usage=Usage(usage.input_tokens, usage.output_tokens, usage.model_calls),
-            charged_microusd=self._parts.prices.charge(loop.spent),
+            title=self._started.title,
+            usage=loop.usage,
+            cost_microusd=prices.cost(loop.spent),
+            charged_microusd=prices.charge(loop.spent),
             tool_calls=tuple(loop.called.items()),
+            error_code=failed.code if failed else None,
+            error_message=str(failed) if failed else None,
             blame=failure.blame if failure else "nobody",
         )
 
-    def _limits(self) -> Limits:
-        """Those of every turn, or less if less could be reserved."""
-        limits, reservation = self._parts.limits, self._begun.reservation
-        return replace(limits, tokens=min(limits.tokens, reservation.tokens), microusd=reservation.microusd)
-
-    def _saved(self, outcome: Outcome, settled: Settled) -> Outcome:
-        """How the turn ended, in truth: what could not be written down was no answer."""
-        for pause in SAVING_AGAIN:
+    def _settle(self, result: TurnResult) -> TurnResult:
+        """How the turn ended in truth: an answer that could not be stored was none."""
+        for pause in SAVE_RETRY_SECONDS:
             try:
-                if self._parts.turns.settle(self.scope, self.id, settled):
-                    return outcome
-                log.warning("turn %s was no longer running when it ended: %s", self.id, outcome.status)
-                return replace(outcome, status="interrupted", error_code=None, error_message=None)
+                if self._store(result):
+                    return result
+                log.warning("turn %s was no longer running when it ended: %s", self.id, result.status)
+                return replace(result, status="interrupted", error_code=None, error_message=None)
             except StorageUnavailable as error:
                 why = str(error.__cause__ or error).partition("\n")[0]
                 log.warning("turn %s could not be saved yet: %s", self.id, why)
@@ -212,17 +205,52 @@ class Turn(Iterator[TurnEvent | None]):
             except Exception:
                 log.exception("turn %s could not be saved", self.id)
                 break
-        # It counts as running until its lease is over; then what the journal has of it is kept.
+        # It counts as running until its lease is over; then what was stored of its events is kept.
         unsaved = StorageUnavailable("The answer could not be saved.")
-        return replace(outcome, status="failed", error_code=unsaved.code, error_message=str(unsaved))
+        return replace(result, status="failed", error_code=unsaved.code, error_message=str(unsaved))
 
-    def _opening(self) -> Opening:
-        return Opening(self._begun.text, history(self._begun.history), self._begun.agent)
+    def _store(self, result: TurnResult) -> bool:
+        """Store the result and settle with the guardrails. False if the turn is running no more: somebody
+        else has ended it, or its chat is deleted. What it spent was spent in any case, and is counted.
+        """
+        guardrails, scope = self._kit.guardrails, self.scope
+        with self._kit.store.chat(scope) as chat:
+            if not chat.end_turn(self.id, result, self.feed.events):
+                guardrails.charge(chat.cells, scope, result)
+                if chat.title is None:  # the chat is deleted, and its cell was deleted with it
+                    chat.cells.remove(Key("session", scope.session_id))
+                return False
+            chat.touch()
+            if result.reply:
+                chat.add_message(self.id, "assistant", result.reply)
+            guardrails.settle(chat.cells, scope, self._started.reservation, result)
+            chat.remove_live_turn(self.id)
+            return True
 
-    def _numbered(self, kind: str, /, data: dict[str, Any] | None = None, **more: Any) -> TurnEvent:
-        event = kind, data or more
-        self._told.append(event)
-        return TurnEvent(len(self._told), *event)
+
+def title_of(text: str) -> str:
+    """A chat is called after its first message until somebody renames it."""
+    line = " ".join(text.split())
+    return line if len(line) <= MAX_TITLE_CHARS else line[: MAX_TITLE_CHARS - 1].rstrip() + "…"
+
+
+def _text_of(chat: ChatTransaction, message: NewMessage) -> str:
+    if message.text is not None:
+        return message.text
+    text = chat.message_of(message.replaces) if message.replaces is not None else None
+    if text is None:
+        raise NotFound("There is no such turn.")
+    return text
+
+
+def _find_repeated(chat: ChatTransaction, key: str | None, text: str) -> RepeatedMessage | None:
+    found = None if key is None else chat.turn_with_key(key)
+    if found is None:
+        return None
+    turn_id, sent = found
+    if sent != text:
+        raise IdempotencyMismatch("This idempotency key was already used for another message in this chat.")
+    return RepeatedMessage(turn_id)
 
 
 def _status(failure: TurnFailed | None) -> Status:
@@ -234,54 +262,3 @@ def _status(failure: TurnFailed | None) -> Status:
         case TurnInterrupted():
             return "interrupted"
     return "failed"
-
-
-def _kept(event: LoopEvent) -> dict[str, Any]:
-    """What followers are told of it, now or later: nothing that cannot be stored, and no endless output."""
-    data = dict(event.data)
-    match event.kind:
-        case "text":
-            data["text"] = storable(data["text"])
-        case "tool_executing":
-            data["input"] = _given(data["input"])
-        case "tool_completed":
-            data["output"] = storable(data["output"])[:KEPT_CHARS]
-        case "handed_over":
-            data |= {name: storable(data[name]) for name in ("from", "to", "task")}
-            data["parameters"] = _given(data["parameters"])
-    return data
-
-
-def _given(value: object) -> object:
-    """What a model gave a tool or a colleague: as it is if every database and browser can read it, or else
-    as text, and not for ever.
-    """
-    try:
-        written = json.dumps(value, ensure_ascii=False, allow_nan=False)
-        clean = storable(written)[:KEPT_CHARS]
-        return value if clean == written else clean
-    except (TypeError, ValueError):  # NaN and Infinity, which Python reads, are no JSON
-        return storable(json.dumps(value, ensure_ascii=False, default=str))[:KEPT_CHARS]
-
-
-def history(said: tuple[tuple[str, str], ...]) -> tuple[Message, ...]:
-    """Earlier messages as a model wants them: the newest that fit, roles alternating, a user's first."""
-    room = HISTORY_CHARS
-    kept: list[Message] = []
-    for role, content in reversed(said):
-        room -= len(content)
-        if room < 0:
-            break
-        if kept and kept[-1].role == role:
-            kept[-1] = Message(kept[-1].role, (content, *kept[-1].texts))
-        else:
-            kept.append(Message("user" if role == "user" else "assistant", (content,)))
-    while kept and kept[-1].role == "assistant":
-        kept.pop()
-    return tuple(reversed(kept))
-
-
-def storable(text: str) -> str:
-    """A model may say anything; what no database or encoding can hold is replaced."""
-    clean = text.replace("\0", "\N{REPLACEMENT CHARACTER}")
-    return clean.encode("utf-8", "replace").decode("utf-8")

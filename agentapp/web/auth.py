@@ -14,7 +14,7 @@ from agentapp.storage.values import User
 from agentapp.web.incoming import field, json_token, local_path
 from agentapp.web.negotiation import wants_page
 from agentapp.web.parts import parts
-from agentapp.web.problems import dated, problem_of, status_of
+from agentapp.web.problems import problem_of, status_of, with_retry_after
 
 blueprint = Blueprint("auth", __name__)
 
@@ -94,7 +94,7 @@ def login() -> Any:
         if not wants_page():
             raise
         page = render_template("login.html", error=str(error), username=name, next=target)
-        return dated(Response(page, status_of(error)), problem_of(error))
+        return with_retry_after(Response(page, status_of(error)), problem_of(error))
     _begin(user, token)
     return redirect(target, 303)
 

@@ -7,7 +7,7 @@ from typing import Any
 from flask import Blueprint, Response, jsonify, redirect, render_template, request, url_for
 
 from agentapp.errors import BadRequest, GuardrailRefused, Refused
-from agentapp.storage.values import new_id
+from agentapp.isolation import new_id
 from agentapp.web import transcript
 from agentapp.web.hooks import chat_scope, user_scope
 from agentapp.web.incoming import (
@@ -52,7 +52,7 @@ def limits(session_id: str) -> str:
     """The part of the page that changes with every turn, by itself."""
     scope = chat_scope()
     parts().chats.get(scope)
-    return render_template("_limits.html", limits=limits_view(parts().answering.standing(scope)))
+    return render_template("_limits.html", limits=limits_view(parts().turns.standing(scope)))
 
 
 @blueprint.post("/<id:session_id>/rename")
@@ -71,7 +71,7 @@ def confirm_delete(session_id: str) -> Any:
 
 @blueprint.post("/<id:session_id>/delete")
 def delete(session_id: str) -> Any:
-    parts().answering.turns.delete_chat(chat_scope())
+    parts().turns.delete_chat(chat_scope())
     return redirect(url_for("chat.index"), 303)
 
 
@@ -110,9 +110,9 @@ def page(refusal: Refused | None = None) -> str:
         editing=next((view for view in views if view.id == edited), None),
         draft=draft() if refusal else "",
         problem=problem_of(refusal) if refusal and not limited else None,
-        limits=limits_view(parts().answering.standing(scope), running=running is not None, refusal=limited),
+        limits=limits_view(parts().turns.standing(scope), running=running is not None, refusal=limited),
         idempotency_key=new_id(),
-        examples=parts().answering.team.examples,
+        examples=parts().turns.kit.team.examples,
         max_chars=MAX_MESSAGE,
     )
 

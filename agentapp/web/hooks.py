@@ -8,8 +8,8 @@ from contextlib import ExitStack
 from flask import Flask, g, request
 
 from agentapp.errors import LoginRequired
-from agentapp.isolation import RequestScope, Scope, UserScope
-from agentapp.storage.values import User, new_id
+from agentapp.isolation import RequestScope, Scope, UserScope, new_id
+from agentapp.storage.values import User
 from agentapp.web.auth import signed_in_user
 from agentapp.web.parts import parts
 

@@ -1,4 +1,4 @@
-"""What lives as long as the process, and the one way a view gets at it."""
+"""The parts that live as long as the process, how they start and end, and how a view gets at them."""
 
 from __future__ import annotations
 
@@ -14,25 +14,45 @@ from agentapp.storage.accounts import Accounts
 from agentapp.storage.chats import Chats
 from agentapp.storage.db import Database
 from agentapp.telemetry import Violations
-from agentapp.turns.service import Stage
-from agentapp.turns.turn import Answering
+from agentapp.turns.service import TurnService
 
 
 @dataclass(frozen=True, slots=True)
 class Parts:
+    """What `create_app` leaves in ``app.extensions["agentapp"]``. A server calls ``start`` once in each
+    worker, ``drain`` until it says that it is done, and ``close``; nothing else of it is needed to begin and
+    end.
+    """
+
     settings: Settings
     binder: ThreadBinder
     db: Database
     accounts: Accounts
     sign_ins: SignIns
     chats: Chats
-    answering: Answering
-    stage: Stage
-    violations: Violations
+    turns: TurnService
+    telemetry: Violations
 
     @property
     def demo(self) -> bool:
         return self.settings.provider == "demo"
+
+    def start(self, threads: int | None = None) -> None:
+        """Call it in each worker, after the fork. ``threads`` is how many the worker really has."""
+        self.turns.start(threads or self.settings.threads, self.settings.threads_reserved)
+
+    def drain(self, grace: float) -> bool:
+        """The worker is to end: let its turns go on for most of ``grace`` seconds, then interrupt them.
+
+        Returns at once, so that it may be called in a signal handler: True when all turns have ended
+        or the time is up. Call it again to ask again; a second call can only shorten the time.
+        """
+        return self.turns.drain(grace)
+
+    def close(self) -> None:
+        """End the background thread and give the connections back."""
+        self.turns.close()
+        self.db.close()
 
 
 def parts() -> Parts:

@@ -81,10 +81,10 @@ def problem_answer(body: dict[str, Any], status: int | None = None) -> Response:
         answer = Response(render_template("problem.html", problem=body, status=status), status)
     else:
         answer = Response(json.dumps(body), status, mimetype="application/problem+json")
-    return dated(answer, body)
+    return with_retry_after(answer, body)
 
 
-def dated(answer: Response, body: dict[str, Any]) -> Response:
+def with_retry_after(answer: Response, body: dict[str, Any]) -> Response:
     """The answer, with the header that says when to come back, if the body says it."""
     if body["retry_after"] is not None:
         answer.headers["Retry-After"] = str(body["retry_after"])

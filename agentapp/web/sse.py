@@ -6,37 +6,37 @@ import json
 from collections.abc import Iterator
 
 from agentapp.errors import LoginRequired
-from agentapp.turns.feed import Follower, TurnEvent
+from agentapp.events import TurnCompleted
+from agentapp.turns.feed import NumberedEvent
+from agentapp.turns.subscription import Subscription
 from agentapp.web.markdown import render
 
 
 class EventStream(Iterator[bytes]):
-    """A class and not a generator: ``close()`` reaches the follower even if nothing was pulled yet."""
+    """A class and not a generator: ``close()`` reaches the subscription even if nothing was pulled yet."""
 
-    def __init__(self, follower: Follower) -> None:
-        self._follower = follower
+    def __init__(self, subscription: Subscription) -> None:
+        self._subscription = subscription
 
     def __next__(self) -> bytes:
-        """What there is to tell, in one piece: on a busy machine that may be many events."""
+        """Everything there is to tell now, in one piece: on a busy machine that may be many events."""
         try:
-            event = next(self._follower)
+            event = next(self._subscription)
             if event is None:
                 return b": still here\n\n"
-            told = [encoded(event)]
-            while self._follower.has_more:
-                told.append(encoded(next(self._follower)))
+            encoded = [encode(event)]
+            while self._subscription.has_more and (event := next(self._subscription)) is not None:
+                encoded.append(encode(event))
         except LoginRequired:
-            raise StopIteration from None  # whoever comes back for more is told to sign in
-        return b"".join(told)
+            raise StopIteration from None  # a client that comes back for more is told to sign in
+        return b"".join(encoded)
 
     def close(self) -> None:
-        self._follower.close()
+        self._subscription.close()
 
 
-def encoded(event: TurnEvent | None) -> bytes:
-    if event is None:
-        return b""
-    data = event.data
-    if event.kind == "turn_completed":
-        data = {**data, "html": str(render(data["reply"]))}
-    return f"id: {event.number}\nevent: {event.kind}\ndata: {json.dumps(data)}\n\n".encode()
+def encode(numbered: NumberedEvent) -> bytes:
+    event, data = numbered.event, numbered.data
+    if isinstance(event, TurnCompleted):
+        data["html"] = str(render(event.result.reply))
+    return f"id: {numbered.number}\nevent: {event.kind}\ndata: {json.dumps(data)}\n\n".encode()

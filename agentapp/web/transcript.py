@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import date, timedelta
 from typing import Any
 
 from markupsafe import Markup
 
-from agentapp.storage.log import steps_of, text_of
 from agentapp.storage.values import Chat, StoredTurn, Transcript, utc_now
 from agentapp.web.markdown import render
+from agentapp.web.steps import steps_of
 from agentapp.web.versions import Versions, branch, versions
 
 
@@ -73,7 +73,7 @@ def as_json(whole: Transcript) -> dict[str, Any]:
 
 def as_markdown(whole: Transcript) -> str:
     """As the page shows it: of each turn the newest version."""
-    agents = {turn.id: turn.agent for turn in branch(whole.turns)}
+    agents = {turn.id: turn.result.agent for turn in branch(whole.turns)}
     parts = [f"# {whole.chat.title}\n"]
     for message in whole.messages:
         if message.turn_id not in agents:
@@ -85,18 +85,19 @@ def as_markdown(whole: Transcript) -> str:
 
 def _view(turn: StoredTurn, said: dict[tuple[str, str], str], others: Versions | None) -> TurnView:
     reply = said.get((turn.id, "assistant"), "")
-    error = {"code": turn.error_code, "message": turn.error_message or ""} if turn.error_code else None
+    result = turn.result
+    error = {"code": result.error_code, "message": result.error_message or ""} if result.error_code else None
     return TurnView(
         id=turn.id,
         status=turn.status,
-        agent=turn.agent,
+        agent=result.agent,
         user_text=said.get((turn.id, "user"), ""),
-        reply=reply or (text_of(turn.log) if turn.status == "running" else ""),
+        reply=reply or turn.reply_so_far,
         html=render(reply) if reply else None,
         error=error,
         request_id=turn.request_id,
         started_at=turn.started_at,
-        activity=steps_of(turn.log),
+        activity=steps_of(turn.activity),
         usage=_usage(turn),
         versions=others,
     )
@@ -107,20 +108,16 @@ def _turn_json(turn: StoredTurn, ids: dict[int, str]) -> dict[str, Any]:
         "id": turn.id,
         "follows": ids.get(turn.follows),
         "status": turn.status,
-        "agent": turn.agent,
+        "agent": turn.result.agent,
         "usage": _usage(turn),
-        "cost_usd": turn.cost_usd,
+        "cost_usd": turn.result.cost_usd,
         "started_at": turn.started_at.isoformat(),
         "ended_at": turn.ended_at.isoformat() if turn.ended_at else None,
     }
 
 
 def _usage(turn: StoredTurn) -> dict[str, int]:
-    return {
-        "input_tokens": turn.input_tokens,
-        "output_tokens": turn.output_tokens,
-        "model_calls": turn.model_calls,
-    }
+    return asdict(turn.result.usage)
 
 
 def _day(day: date, today: date) -> str:

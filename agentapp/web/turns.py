@@ -2,28 +2,30 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
 
 from flask import Blueprint, Response, jsonify, redirect, url_for
+from flask.typing import ResponseReturnValue
 
 from agentapp.errors import Refused, TurnInterrupted
-from agentapp.storage.values import Sent
-from agentapp.turns.feed import Follower
+from agentapp.events import TurnCompleted
+from agentapp.turns.subscription import Subscription
+from agentapp.turns.values import NewMessage
 from agentapp.web.auth import login_token
 from agentapp.web.chat import page
 from agentapp.web.hooks import chat_scope
 from agentapp.web.incoming import key_field, last_event, message_field, turn_field
 from agentapp.web.negotiation import EVENTS, JSON, PAGE, answer_kind, wants_page
 from agentapp.web.parts import parts
-from agentapp.web.problems import dated, problem, problem_answer, problem_of, status_of
+from agentapp.web.problems import problem, problem_answer, problem_of, status_of, with_retry_after
 from agentapp.web.sse import EventStream
 
 # A plain form waits for its answer, but not for ever: the page shows how far it is, and can stop it.
-PATIENCE = 8.0
-STOP_PATIENCE = 2.0
+FORM_WAIT_SECONDS = 8.0
+STOP_WAIT_SECONDS = 2.0
 
-# Refusals a person can mend on the spot: the page comes back with the reason and the text still there.
-MENDABLE = frozenset(
+# Refusals that a person can do something about: the page comes back with the reason and the text still there.
+SHOWN_ON_THE_PAGE = frozenset(
     {
         "invalid-message",
         "message-too-long",
@@ -40,73 +42,78 @@ blueprint = Blueprint("turns", __name__, url_prefix="/chat/<id:session_id>")
 
 
 @blueprint.post("/messages")
-def send(session_id: str) -> Any:
-    return _sent(lambda: Sent(message_field(), key_field(), turn_field("after"), turn_field("replaces")))
+def send(session_id: str) -> ResponseReturnValue:
+    return _send(
+        lambda: NewMessage(message_field(), key_field(), turn_field("after"), turn_field("replaces"))
+    )
 
 
 @blueprint.post("/turns/<id:turn_id>/retry")
-def retry(session_id: str, turn_id: str) -> Any:
+def retry(session_id: str, turn_id: str) -> ResponseReturnValue:
     """Another version of a turn: the same message once more."""
-    return _sent(lambda: Sent(None, key_field(), replaces=turn_id))
+    return _send(lambda: NewMessage(None, key_field(), replaces=turn_id))
 
 
 @blueprint.get("/turns/<id:turn_id>/events")
 def events(session_id: str, turn_id: str) -> Response:
-    return _event_stream(parts().stage.follow(chat_scope(), turn_id, last_event(), login_token()))
+    return _event_stream(parts().turns.follow(chat_scope(), turn_id, last_event(), login_token()))
 
 
 @blueprint.post("/turns/<id:turn_id>/stop")
-def stop(session_id: str, turn_id: str) -> Any:
-    follower = parts().stage.stop(chat_scope(), turn_id, login_token())
+def stop(session_id: str, turn_id: str) -> ResponseReturnValue:
+    subscription = parts().turns.stop(chat_scope(), turn_id, login_token())
     try:
-        end = follower.finish(STOP_PATIENCE)
+        end = subscription.finish(STOP_WAIT_SECONDS)
     finally:
-        follower.close()
+        subscription.close()
     if answer_kind() == PAGE:
         return _back()
     if end is None:
         return jsonify(turn_id=turn_id, status="running"), 202
-    return jsonify(_result(end))
+    return jsonify(_as_json(end))
 
 
-def _sent(read: Any) -> Any:
+def _send(read: Callable[[], NewMessage]) -> ResponseReturnValue:
+    """``read`` takes the message from the request; what is wrong with it is shown like any other refusal."""
     try:
-        follower = parts().stage.send(chat_scope(), read(), login_token())
+        subscription = parts().turns.send(chat_scope(), read(), login_token())
     except Refused as error:
-        if error.code not in MENDABLE or not wants_page():
+        if error.code not in SHOWN_ON_THE_PAGE or not wants_page():
             raise
-        return dated(Response(page(error), status_of(error)), problem_of(error))
+        return with_retry_after(Response(page(error), status_of(error)), problem_of(error))
     if answer_kind() == EVENTS:
-        return _event_stream(follower)
+        return _event_stream(subscription)
     try:
         if answer_kind() == JSON:
-            return _answer(follower)
-        follower.finish(PATIENCE)
+            return _answer(subscription)
+        subscription.finish(FORM_WAIT_SECONDS)
         return _back()
     finally:
-        follower.close()
+        subscription.close()
 
 
-def _event_stream(follower: Follower) -> Response:
-    """The request's teardown runs before the first byte. Nothing is bound while somebody waits for events."""
-    answer = Response(EventStream(follower), mimetype=EVENTS)
+def _event_stream(subscription: Subscription) -> Response:
+    """The request's teardown runs before the first byte. Nothing is bound while a reader waits for events."""
+    answer = Response(EventStream(subscription), mimetype=EVENTS)
     answer.headers["X-Accel-Buffering"] = "no"
     return answer
 
 
-def _answer(follower: Follower) -> Response:
-    end = follower.finish()
+def _answer(subscription: Subscription) -> Response:
+    end = subscription.finish()
     if end is None:
         raise TurnInterrupted("The server is restarting. The answer goes on: ask for it again.")
-    if error := end.get("error"):
-        more = {"turn_id": end["turn_id"], "request_id": end["request_id"]}
-        return problem_answer(problem(error["code"], error["message"] or "", **more))
-    return jsonify(_result(end))
+    result = end.result
+    if result.error_code:
+        more = {"turn_id": end.turn_id, "request_id": end.request_id}
+        return problem_answer(problem(result.error_code, result.error_message or "", **more))
+    return jsonify(_as_json(end))
 
 
-def _result(end: dict[str, Any]) -> dict[str, Any]:
-    return {name: end[name] for name in ("turn_id", "status", "reply", "usage", "cost_usd")}
+def _as_json(end: TurnCompleted) -> dict[str, object]:
+    data = end.data
+    return {name: data[name] for name in ("turn_id", "status", "reply", "usage", "cost_usd")}
 
 
-def _back() -> Any:
+def _back() -> ResponseReturnValue:
     return redirect(url_for("chat.show", session_id=chat_scope().session_id, _anchor="latest"), 303)

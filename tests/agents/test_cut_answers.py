@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from agentapp.agents import Agent, Opening, Team, ThreadedDriver, TurnLoop
-from agentapp.agents.provider import Reply, Usage
+from agentapp.agents.provider import Reply
 from agentapp.agents.providers.anthropic import AnthropicProvider
 from agentapp.agents.tool import ToolContext
 from agentapp.errors import ProviderError
+from agentapp.events import Usage
 from agentapp.isolation import ThreadBinder
 from tests.agents.providers.test_anthropic import KEY, call
 from tests.support.messages_api import MessagesApi, Script, events_of

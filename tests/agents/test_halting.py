@@ -25,10 +25,11 @@ from agentapp.agents import (
     TurnLoop,
     tool,
 )
-from agentapp.agents.loop import AskModel
-from agentapp.agents.provider import Line, Provider, Reply, Usage
+from agentapp.agents.actions import AskModel
+from agentapp.agents.cancellation import Cancellation
+from agentapp.agents.provider import Provider, Reply
 from agentapp.agents.providers.anthropic import AnthropicProvider, AsyncAnthropicProvider
-from agentapp.agents.providers.anthropic.lines import calling, reachable
+from agentapp.agents.providers.anthropic.cancelling import make_cancellable, sending_for
 from agentapp.agents.providers.retrying import Retrying
 from agentapp.agents.tool import ToolContext
 from agentapp.errors import (
@@ -39,6 +40,7 @@ from agentapp.errors import (
     TurnStopped,
     TurnTimeout,
 )
+from agentapp.events import Usage
 from agentapp.isolation import ContextBinder, ThreadBinder
 from tests.agents.providers.test_anthropic import KEY, call, good, reply_of
 from tests.support.messages_api import MessagesApi, Script
@@ -407,25 +409,25 @@ def test_a_halted_answer_of_the_real_api_is_paid_for(api: MessagesApi, claude: A
 
 def test_a_line_is_hung_up_once_whichever_comes_first() -> None:
     ended: list[str] = []
-    early, late, over = Line(), Line(), Line()
-    early.hang_up()
-    early.opened(lambda: ended.append("early"))
-    late.opened(lambda: ended.append("replaced"))
-    late.opened(lambda: ended.append("late"))
-    late.hang_up()
-    late.hang_up()
-    over.opened(lambda: ended.append("over"))
-    over.released()
-    over.hang_up()
+    early, late, over = Cancellation(), Cancellation(), Cancellation()
+    early.cancel()
+    early.on_cancel(lambda: ended.append("early"))
+    late.on_cancel(lambda: ended.append("replaced"))
+    late.on_cancel(lambda: ended.append("late"))
+    late.cancel()
+    late.cancel()
+    over.on_cancel(lambda: ended.append("over"))
+    over.clear()
+    over.cancel()
     assert ended == ["early", "late"]
-    assert all(line.is_hung_up for line in (early, late, over))
+    assert all(line.is_cancelled for line in (early, late, over))
 
 
 def test_a_call_that_is_hung_up_on_before_it_begins_sends_nothing(
     api: MessagesApi, claude: AnthropicProvider
 ) -> None:
     asking = call()
-    asking.line.hang_up()
+    asking.cancellation.cancel()
     with pytest.raises(ProviderError):
         list(claude.stream(asking))
     assert is_left(api)
@@ -440,17 +442,17 @@ def test_hanging_up_is_no_failure_in_the_log(
     assert caplog.records == []
 
 
-class Clinging(Line):
+class Clinging(Cancellation):
     """Never lets go of a connection, as if somebody hung up at the worst moment."""
 
-    def released(self) -> None:
+    def clear(self) -> None:
         pass
 
 
 def test_hanging_up_too_late_leaves_the_call_alone_that_has_the_connection_now(
     api: MessagesApi, claude: AnthropicProvider
 ) -> None:
-    before = call(line=Clinging())
+    before = call(cancellation=Clinging())
     reply_of(list(claude.stream(before)))
     go_on = threading.Event()
 
@@ -460,7 +462,7 @@ def test_hanging_up_too_late_leaves_the_call_alone_that_has_the_connection_now(
 
     api.respond_with(when_told)
     threading.Thread(
-        target=lambda: (asked(api, 2)(), before.line.hang_up(), go_on.set()), name="agentapp-late"
+        target=lambda: (asked(api, 2)(), before.cancellation.cancel(), go_on.set()), name="agentapp-late"
     ).start()
     assert reply_of(list(claude.stream(call()))).text == "undisturbed"
     assert api.connections == 1
@@ -469,28 +471,28 @@ def test_hanging_up_too_late_leaves_the_call_alone_that_has_the_connection_now(
 def test_a_connection_hung_up_on_in_the_pool_is_not_used_again(
     api: MessagesApi, claude: AnthropicProvider
 ) -> None:
-    before = call(line=Clinging())
+    before = call(cancellation=Clinging())
     reply_of(list(claude.stream(before)))
-    before.line.hang_up()
+    before.cancellation.cancel()
     assert reply_of(list(claude.stream(call()))).text == "You said: hello"
     assert (len(api.requests), api.connections) == (2, 2)
 
 
 def test_a_connection_hung_up_on_while_the_pool_hands_it_out_is_changed_for_another(api: MessagesApi) -> None:
-    before, line = Clinging(), Line()
+    before, line = Clinging(), Cancellation()
     headers = {"x-api-key": KEY, "anthropic-version": "2023-06-01"}
 
     def hang_up(event: str, _: object) -> None:
         if event == "http11.send_request_headers.started":
-            before.hang_up()
+            before.cancel()
 
-    with reachable(httpx2.Client(base_url=api.url, headers=headers, trust_env=False)) as client:
-        with calling(before):
+    with make_cancellable(httpx2.Client(base_url=api.url, headers=headers, trust_env=False)) as client:
+        with sending_for(before):
             assert client.post("/v1/messages", json=good()).status_code == 200
-        with calling(line):
+        with sending_for(line):
             answer = client.post("/v1/messages", json=good(), extensions={"trace": hang_up})
             assert answer.status_code == 200
-    assert before.is_hung_up
+    assert before.is_cancelled
     assert (len(api.requests), api.connections) == (2, 2)
 
 
@@ -511,9 +513,9 @@ def test_a_client_of_ones_own_is_hung_up_on_once_it_has_the_head(api: MessagesAp
         play_halted(provider, turn("[[stall:60]] one two"), Halt(heard.wait), seen=heard)
         assert listeners_end()
         assert is_left(api)
-        asking = call(line=Clinging())
+        asking = call(cancellation=Clinging())
         reply_of(list(provider.stream(asking)))
-        asking.line.hang_up()
+        asking.cancellation.cancel()
         assert reply_of(list(provider.stream(call()))).text == "You said: hello"
         assert api.connections == 2, "what is over is left alone"
 

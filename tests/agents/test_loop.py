@@ -26,8 +26,9 @@ from agentapp.agents import (
     tool,
 )
 from agentapp.agents.prices import Prices
-from agentapp.agents.provider import Message, Reply, ToolCall, Usage
-from agentapp.agents.tool import MAX_RESULT_CHARS, ToolContext
+from agentapp.agents.provider import Message, Reply, ToolCall
+from agentapp.agents.results import MAX_RESULT_CHARS
+from agentapp.agents.tool import ToolContext
 from agentapp.errors import (
     Declined,
     ForeignScope,
@@ -39,6 +40,7 @@ from agentapp.errors import (
     ProviderTimeout,
     TurnTimeout,
 )
+from agentapp.events import Usage
 from agentapp.isolation import ContextBinder, RequestScope, ThreadBinder
 from tests.support.scripted import SPENT, AsyncScripted, Scripted, calls, hands_back, hands_over, scope
 
@@ -815,8 +817,8 @@ def test_an_agent_refuses_any_scope_but_its_own_and_reports_it() -> None:
     reports: list[ForeignScope] = []
     agent = TEAM.build(A, reports.append).front
     for attempt in (
-        lambda: agent.ask(scope("b"), "m", 10),
-        lambda: agent.hear(scope("b"), Message("user", ("hi",))),
+        lambda: agent.make_call(scope("b"), "m", 10),
+        lambda: agent.add_messages(scope("b"), Message("user", ("hi",))),
     ):
         with pytest.raises(ForeignScope, match="triage"):
             attempt()
@@ -833,11 +835,11 @@ def test_one_crew_cannot_serve_a_second_request() -> None:
 
 def test_reset_brings_an_agent_back_to_just_made() -> None:
     agent, fresh = TEAM.build(A).front, TEAM.build(A).front
-    agent.hear(A, Message("user", ("a secret",)))
+    agent.add_messages(A, Message("user", ("a secret",)))
     assert not agent.is_fresh
     agent.reset()
     assert agent.is_fresh
-    assert agent.ask(A, "m", 10) == fresh.ask(A, "m", 10)
+    assert agent.make_call(A, "m", 10) == fresh.make_call(A, "m", 10)
 
 
 def test_every_build_is_fresh_and_shares_no_live_agent() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from agentapp.agents.prices import LIST_PRICES, Prices
-from agentapp.agents.provider import Usage
+from agentapp.events import Usage
 
 MILLION = Usage(1_000_000, 1_000_000, 1)
 DEAREST = (max(p[1] for p in LIST_PRICES), max(p[2] for p in LIST_PRICES))

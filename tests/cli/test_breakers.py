@@ -110,7 +110,7 @@ def put(parts: Parts, key: Key, change: Change, now: float | None = None) -> Non
     def changed(cell: Cell) -> Cell:
         return replace(cell, breaker=change(cell.breaker, at))
 
-    parts.answering.guardrails.registry.update(key, changed)
+    parts.turns.kit.guardrails.registry.update(key, changed)
 
 
 def listed(agentapp: Agentapp, *options: str) -> list[dict[str, Any]]:
@@ -190,7 +190,7 @@ def test_list_tells_the_state_at_this_moment(parts: Parts, agentapp: Agentapp, s
 
 
 def test_a_probe_under_way_is_told_until_its_lease_is_over(parts: Parts, agentapp: Agentapp) -> None:
-    for id, ago in (("a" * 22, 5.0), ("b" * 22, longest(parts.answering.deadlines) + 5)):
+    for id, ago in (("a" * 22, 5.0), ("b" * 22, longest(parts.turns.kit.deadlines) + 5)):
         put(parts, Key("session", id), lambda b, now: fail(b, now - 3600).admit(now), time.time() - ago)
     rows = by_key(listed(agentapp))
     assert [rows[f"session:{id * 22}"]["probing"] for id in "ab"] == [True, False]
@@ -220,8 +220,8 @@ def test_json_has_every_field_in_its_type(app: Flask, agentapp: Agentapp) -> Non
 def test_what_is_running_and_reserved_is_told(parts: Parts, app: Flask, agentapp: Agentapp) -> None:
     ann = added(parts, "ann")
     scope = Scope(request_id="r", tenant_id=ann.tenant_id, user_id=ann.id, session_id="s" * 22)
-    with parts.answering.turns._cells.transaction() as rows:
-        parts.answering.guardrails.admit(rows, scope, MaxCost(1_500, 2_000_000))
+    with parts.turns.kit.store._cells.transaction() as rows:
+        parts.turns.kit.guardrails.admit(rows, scope, MaxCost(1_500, 2_000_000))
     found = {row["scope"]: row for row in listed(agentapp, "--all")}
     running = {name: found[name]["running"] for name in ("session", "user", "tenant", "provider")}
     assert running == {"session": 1, "user": 1, "tenant": 1, "provider": 1}
@@ -233,7 +233,7 @@ def test_the_table_is_aligned_and_says_what_is_used(parts: Parts, app: Flask, ag
     put(parts, Key("user", ann.id), fail)
     put(parts, Key("session", "s" * 22), fail)
     put(parts, Key("provider", "demo"), STATES["forced-open"])
-    registry = parts.answering.guardrails.registry
+    registry = parts.turns.kit.guardrails.registry
     registry.update(Key("session", "s" * 22), lambda c: replace(c, budget=c.budget.charge(1234, time.time())))
     registry.update(Key("user", ann.id), lambda c: replace(c, budget=c.budget.charge(1_230_000, time.time())))
     head, *lines = agentapp("list").stdout.splitlines()
@@ -276,8 +276,8 @@ def many(database_url: str, count: int, size: int) -> None:
 
 def test_a_long_list_is_never_in_memory_as_a_whole(database_url: str, parts: Parts) -> None:
     many(database_url, 4_000, 4_000)
-    kind: Any = parts.answering.guardrails.registry._kind
-    seen, admin = 0, breakers.BreakerAdmin(kind, parts.answering.turns._cells)
+    kind: Any = parts.turns.kit.guardrails.registry._kind
+    seen, admin = 0, breakers.BreakerAdmin(kind, parts.turns.kit.store._cells)
     tracemalloc.start()
     with parts.binder.bound(SOMEBODY):
         for lines in (breakers.as_json, lambda rows: breakers.as_table(rows, "")):
@@ -455,7 +455,7 @@ def test_a_turn_that_was_under_way_does_not_undo_what_an_operator_set(
     key = Key("session", "s" * 22)
     put(parts, key, lambda b, now: fail(b, now - 3600).admit(now))
     with parts.binder.bound(SOMEBODY):
-        generation = parts.answering.guardrails.registry.get(key).breaker.generation
+        generation = parts.turns.kit.guardrails.registry.get(key).breaker.generation
     agentapp("reset", f"session:{key.id}")
     put(parts, key, lambda b, now: b.failed(generation, now))
     assert listed(agentapp) == []

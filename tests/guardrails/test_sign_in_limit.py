@@ -37,7 +37,7 @@ class Door:
     checked: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.parts.answering.guardrails.clock = lambda: self.now
+        self.parts.turns.kit.guardrails.clock = lambda: self.now
         accounts, check = self.parts.accounts, self.parts.accounts._matches
 
         def matches(kept: str, password: str) -> bool:

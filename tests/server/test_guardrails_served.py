@@ -250,7 +250,7 @@ def test_when_the_prober_dies_with_its_worker_the_chat_and_the_users_room_come_b
 def test_of_twenty_first_calls_of_a_new_user_exactly_as_many_pass_as_the_rate_allows(
     tmp_path: Path, url: str
 ) -> None:
-    """Four such users at once, so that both workers have their share of each."""
+    """TurnCells such users at once, so that both workers have their share of each."""
     names = [f"user{n}" for n in range(4)]
     add_people(url, [*names, "bob"])
     with served(tmp_path, url, rate_user="7/minute") as running:

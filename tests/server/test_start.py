@@ -22,7 +22,7 @@ from sqlalchemy import text
 
 from agentapp import __version__
 from agentapp.errors import StartError
-from agentapp.server import options as listen
+from agentapp.server import options
 from agentapp.storage import migrate
 from agentapp.storage.db import make_engine
 from tests.support.postgres import postgres_url
@@ -228,7 +228,7 @@ def test_port_that_only_root_may_have_is_said_plainly(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(socket.socket, "bind", refuse)
     with pytest.raises(StartError, match=r"^cannot listen on 127.0.0.1:80: Permission denied$"):
-        listen.check_free("127.0.0.1:80")
+        options.check_free("127.0.0.1:80")
 
 
 def test_socket_somebody_listens_on_is_not_taken_away(tmp_path: Path) -> None:
@@ -237,12 +237,12 @@ def test_socket_somebody_listens_on_is_not_taken_away(tmp_path: Path) -> None:
         other.bind(str(path))
         other.listen()
         with pytest.raises(StartError, match="another server does"):
-            listen.check_free(f"unix:{path}")
-    listen.check_free(f"unix:{path}")  # left behind by a server that is gone
+            options.check_free(f"unix:{path}")
+    options.check_free(f"unix:{path}")  # left behind by a server that is gone
     path.unlink()
     path.write_text("")
     with pytest.raises(StartError, match="is not a socket"):
-        listen.check_free(f"unix:{path}")
+        options.check_free(f"unix:{path}")
 
 
 @pytest.mark.parametrize("place", ["file", "/proc/agentapp", "/dev/null"])

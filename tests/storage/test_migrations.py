@@ -20,11 +20,12 @@ from sqlalchemy import Connection, Engine, inspect, select, text
 from sqlalchemy.orm import Session
 
 from agentapp.errors import SettingError, StartError, StorageUnavailable
+from agentapp.events import TurnStarted, text_of, unpacked
 from agentapp.server import resources
 from agentapp.storage import migrate, schema
 from agentapp.storage.db import make_engine
-from agentapp.storage.log import steps_of, text_of, unpacked
 from agentapp.storage.models import Base, LiveTurn, Message, Turn
+from agentapp.web.steps import steps_of
 from tests.support.postgres import postgres_url
 from tests.support.serving import SCRIPTS, clean_env
 
@@ -238,10 +239,9 @@ def test_what_was_said_before_there_were_versions_can_be_told_as_it_was(url: str
         assert (now.input_tokens, now.output_tokens, now.model_calls) == (7, 8, 9)
         assert said[now.id, "user"] == turn["asked"]
         assert said.get((now.id, "assistant")) == turn["reply"]
-        assert list(steps_of(now.log)) == turn["steps"]
+        assert list(steps_of(unpacked(now.log, "", ""))) == turn["steps"]
         first, *others = unpacked(now.log, turn["asked"], turn["reply"] or "")
-        started = {"turn_id": now.id, "session_id": turn["chat"], "message": turn["asked"]}
-        assert first == ("turn_started", started)
+        assert first == TurnStarted(now.id, turn["chat"], turn["asked"])
         assert text_of(others) == (turn["reply"] or "")
     goes_to = {turn.session_id: turn.next_agent for turn in kept.values() if turn.next_agent}
     assert goes_to == {"long": "maths", "busy": "memory"}
@@ -277,7 +277,7 @@ def test_a_tool_call_from_before_there_were_limits_was_not_limited(url: str, eng
     migrate.upgrade(url)
     with Session(engine.execution_options(agentapp_migrates=True)) as db:  # everybody's
         (log,) = db.scalars(select(Turn.log))
-    assert steps_of(log) == ({**SUM, "input": "{}"},)
+    assert steps_of(unpacked(log, "", "")) == ({**SUM, "input": "{}"},)
 
 
 @pytest.mark.parametrize("given", ['{"a": NaN}', '{"a": -Infinity}', "[1, 2]", "null", "cut"])
@@ -290,7 +290,7 @@ def test_what_a_model_gave_a_tool_is_shown_as_it_was_whatever_it_was(
     migrate.upgrade(url)
     with Session(engine.execution_options(agentapp_migrates=True)) as db:  # everybody's
         (log,) = db.scalars(select(Turn.log))
-    assert steps_of(log) == ({**SUM, "input": given},)
+    assert steps_of(unpacked(log, "", "")) == ({**SUM, "input": given},)
 
 
 def test_directory_with_a_percent_sign_is_fine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,10 +15,12 @@ from typing import Any
 import pytest
 from sqlalchemy import event, text
 
+from agentapp.agents import Agent, Limits, Team
+from agentapp.agents.prices import Prices
 from agentapp.errors import IdempotencyMismatch, NotBound, NotFound, StorageUnavailable, TurnInProgress
 from agentapp.events import TurnResult, Usage
 from agentapp.guardrails import BreakerPolicy, CellPolicy, Cells, Registry
-from agentapp.guardrails.admission import MaxCost, Reservation, TurnCells
+from agentapp.guardrails.admission import Reservation, TurnCells
 from agentapp.guardrails.guard import Guardrails
 from agentapp.isolation import RequestScope, Scope, ThreadBinder, UserScope
 from agentapp.storage import migrate
@@ -27,14 +29,18 @@ from agentapp.storage.cells import CellStore
 from agentapp.storage.chats import Chats
 from agentapp.storage.db import Database
 from agentapp.storage.notes import Notes
-from agentapp.storage.turns import Turns, title_of
-from agentapp.storage.values import Again, Begun, Lease, Sent, Settled
+from agentapp.storage.turns import SqlTurnStore
+from agentapp.telemetry import NullTelemetry
+from agentapp.turns.abandoned import delete_chat
+from agentapp.turns.leases import Leases
+from agentapp.turns.turn import Turn, TurnKit, title_of
+from agentapp.turns.values import Lease, NewMessage, RepeatedMessage, StartedTurn
 from tests.support.postgres import postgres_url
 
 PASSWORD = "a long enough password"
 LEASE = Lease("this worker", timedelta(seconds=60))
 OVER = Lease("a worker that died", timedelta(seconds=-1))
-WISH = MaxCost(1_000, 2_000)
+MAX_TOKENS, PRICE = 1_000, 2.0
 NOTHING = Reservation(0.0, 0, 0, 0, 0, 0, 0)
 
 
@@ -49,7 +55,7 @@ class Stores:
         terms = CellPolicy(BreakerPolicy(failures=10**9), lease=LEASE.length.total_seconds())
         kind = Cells(dict.fromkeys(("session", "user", "tenant", "provider"), terms))
         self.guardrails = Guardrails(Registry(kind, self.cells), "demo")
-        self.turns = Turns(self.db, self.cells, self.guardrails)
+        self.turns = SqlTurnStore(self.db, self.cells)
 
     def user(self, name: str, tenant: str = "default") -> UserScope:
         user = self.accounts.add(name, PASSWORD, tenant=tenant)
@@ -59,12 +65,33 @@ class Stores:
         return scope.within(self.chats.create(scope).id)
 
     def turn(self, scope: Scope, message: str, reply: str = "the reply") -> str:
-        begun = self.begin(scope, message)
-        assert self.turns.settle(scope, begun.turn_id, done(begun, reply))
-        return begun.turn_id
+        turn = self.begin(scope, message)
+        assert settle(turn, reply)
+        return str(turn.id)
 
     def begin(self, scope: Scope, text: str, key: str | None = None, lease: Lease = LEASE) -> Any:
-        return self.turns.begin(scope, Sent(text, key), lease, WISH)
+        return Turn.begin(self.kit(lease), scope, NewMessage(text, key))
+
+    def kit(self, lease: Lease = LEASE) -> TurnKit:
+        """Enough to begin and settle turns; nothing to play them with."""
+        nothing: Any = None
+        return TurnKit(
+            store=self.turns,
+            guardrails=self.guardrails,
+            leases=FixedLease(lease),
+            team=Team(Agent("triage", "Go.")),
+            driver=nothing,
+            model="m",
+            limits=Limits(tokens=MAX_TOKENS),
+            deadlines=nothing,
+            notes=self.notes,
+            past_chats=self.chats,
+            prices=Prices((("m", PRICE, PRICE),)),
+            telemetry=NullTelemetry(),
+        )
+
+    def delete_chat(self, scope: Scope) -> None:
+        delete_chat(self.turns, self.guardrails, scope)
 
     def held(self, scope: Scope) -> dict[str, tuple[int, int]]:
         """How many turns are under way, and how much is reserved for them."""
@@ -89,11 +116,21 @@ class Stores:
 NOTHING_HELD = {"session": (0, 0), "user": (0, 0), "tenant": (0, 0), "provider": (0, 0)}
 
 
-def done(begun: Begun | None, reply: str = "the reply") -> Settled:
-    """A turn that went well and used 7 tokens, which cost 9."""
-    reservation = begun.reservation if begun and begun.reservation else NOTHING
-    result = TurnResult("completed", usage=Usage(3, 4, 1), charged_microusd=9)
-    return Settled("completed", reply, "triage", "", (), 3, 4, 1, 9, reservation, result)
+class FixedLease(Leases):
+    def __init__(self, lease: Lease) -> None:
+        super().__init__()
+        self._lease = lease
+
+    def current(self) -> Lease:
+        return self._lease
+
+
+def settle(turn: Turn, reply: str = "the reply") -> bool:
+    """As a turn that went well and used 7 tokens, which cost 9."""
+    result = TurnResult(
+        "completed", reply, "triage", usage=Usage(3, 4, 1), cost_microusd=9, charged_microusd=9
+    )
+    return turn._store(result)
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
@@ -140,7 +177,7 @@ def test_of_many_who_begin_a_turn_at_once_one_is_let_in(stores: Stores) -> None:
     def attempt(n: int) -> str:
         start.wait(5)
         try:
-            return stores.begin(chat, f"try {n}").turn_id
+            return str(stores.begin(chat, f"try {n}").id)
         except TurnInProgress as refusal:
             return f"refused, {refusal.turn_id} is running"
 
@@ -154,24 +191,22 @@ def test_of_many_who_begin_a_turn_at_once_one_is_let_in(stores: Stores) -> None:
 def test_a_key_makes_one_turn_however_often_it_is_sent(stores: Stores) -> None:
     chat = stores.chat(stores.user("ann"))
     first = stores.begin(chat, "hello", "key")
-    assert stores.begin(chat, "hello", "key") == Again(first.turn_id), "also while it runs"
+    assert stores.begin(chat, "hello", "key") == RepeatedMessage(first.id), "also while it runs"
     with pytest.raises(TurnInProgress):
         stores.begin(chat, "hello", "other key")
-    stores.turns.settle(chat, first.turn_id, done(first))
-    assert stores.begin(chat, "hello", "key") == Again(first.turn_id)
+    settle(first)
+    assert stores.begin(chat, "hello", "key") == RepeatedMessage(first.id)
     assert stores.held(chat) == NOTHING_HELD, "what is only told once more takes nothing"
     with pytest.raises(IdempotencyMismatch):
         stores.begin(chat, "something else", "key")
-    assert stores.begin(chat, "hello", "other key").turn_id != first.turn_id
+    assert stores.begin(chat, "hello", "other key").id != first.id
 
 
 def test_a_turn_is_settled_once(stores: Stores) -> None:
     chat = stores.chat(stores.user("ann"))
     begun = stores.begin(chat, "hello")
     with ThreadPoolExecutor(6) as pool:
-        won = list(
-            pool.map(lambda n: stores.turns.settle(chat, begun.turn_id, done(begun, f"{n}")), range(6))
-        )
+        won = list(pool.map(lambda n: settle(begun, f"{n}"), range(6)))
     assert sorted(won) == [False] * 5 + [True]
     assert len(read(stores, chat, lambda: stores.chats.transcript(chat)).messages) == 2
 
@@ -181,12 +216,12 @@ def test_a_turn_whose_worker_died_does_not_block_the_session(stores: Stores) -> 
     dead = stores.begin(chat, "lost", lease=OVER)
     stores.turn(chat, "next")
     whole = read(stores, chat, lambda: stores.chats.transcript(chat))
-    assert [(t.id == dead.turn_id, t.status) for t in whole.turns] == [
+    assert [(t.id == dead.id, t.status) for t in whole.turns] == [
         (True, "interrupted"),
         (False, "completed"),
     ]
     assert [m.content for m in whole.messages] == ["lost", "next", "the reply"]
-    assert not stores.turns.settle(chat, dead.turn_id, done(dead)), "a dead turn must not come back"
+    assert not settle(dead), "a dead turn must not come back"
 
 
 def test_the_first_turns_of_a_new_organisation_do_not_wait_for_each_other_in_a_circle(stores: Stores) -> None:
@@ -238,19 +273,19 @@ def test_a_turn_that_ends_while_it_is_given_up_is_given_back_once(
     event.listen(stores.db.engine, "after_cursor_execute", hold_up)
     monkeypatch.setattr(stores.guardrails, "give_back", tell_when_given_back)
     with ThreadPoolExecutor(2) as pool:
-        end = pool.submit(stores.turns.settle, chat, begun.turn_id, done(begun))
+        end = pool.submit(settle, begun)
         assert ending.wait(10)
         if other == "delete":
-            pool.submit(stores.turns.delete_chat, chat).result(20)
+            pool.submit(stores.delete_chat, chat).result(20)
         else:
             after = pool.submit(stores.begin, chat, "next").result(20)
         assert end.result(20), "it came first"
     event.remove(stores.db.engine, "after_cursor_execute", hold_up)
     if other == "begin":
-        assert stores.turns.settle(chat, after.turn_id, done(after))
+        assert settle(after)
     held = stores.held(elsewhere)
     assert (held["user"], held["tenant"], held["provider"]) == ((1, 2_000), (1, 2_000), (1, 0))
-    assert stores.turns.settle(elsewhere, running.turn_id, done(running))
+    assert settle(running)
     assert stores.held(elsewhere) == NOTHING_HELD
 
 
@@ -267,13 +302,13 @@ def test_somebody_elses_chat_is_an_absent_one(stores: Stores) -> None:
             lambda s=stranger: read(stores, s, lambda: stores.chats.get(s)),
             lambda s=stranger: read(stores, s, lambda: stores.chats.transcript(s)),
             lambda s=stranger: stores.chats.rename(s, "mine now"),
-            lambda s=stranger: stores.turns.delete_chat(s),
+            lambda s=stranger: stores.delete_chat(s),
             lambda s=stranger: stores.begin(s, "hi"),
             lambda s=stranger: stores.notes.add(s, "hi"),
         ):
             with pytest.raises(NotFound):
                 attempt()
-        assert not stores.turns.settle(stranger, turn, done(None))
+        assert not settle(Turn(stores.kit(), stranger, StartedTurn(turn, "hi", "", (), "", NOTHING)))
         assert read(stores, stranger, lambda s=stranger: stores.notes.all(s)) == []
         assert not stores.notes.remove(stranger, 1)
         assert read(stores, stranger, lambda s=stranger: stores.chats.page(s)) == ([], False)
@@ -327,7 +362,7 @@ def test_deleting_a_chat_deletes_all_that_is_in_it(stores: Stores) -> None:
     chat = stores.chat(stores.user("ann"))
     stores.turn(chat, "hello")
     stores.notes.add(chat, "a note")
-    stores.turns.delete_chat(chat)
+    stores.delete_chat(chat)
     with stores.db.engine.connect() as raw:
         left = [
             raw.scalar(

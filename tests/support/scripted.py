@@ -6,7 +6,8 @@ import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
-from agentapp.agents.provider import ModelCall, Reply, ToolCall, Usage
+from agentapp.agents.provider import ModelCall, Reply, ToolCall
+from agentapp.events import Usage
 from agentapp.isolation import Scope
 
 Answer = str | Reply | BaseException | Callable[[ModelCall], Any]

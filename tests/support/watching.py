@@ -15,7 +15,7 @@ from werkzeug.routing import Rule
 from werkzeug.test import TestResponse
 
 from agentapp.config import Settings
-from agentapp.storage.values import new_id
+from agentapp.isolation import new_id
 
 SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 VOID = frozenset(

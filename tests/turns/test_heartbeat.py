@@ -1,6 +1,6 @@
-"""Turns across workers: journaled, followed, stopped, kept alive, and given up when their worker dies.
+"""Turns across workers: stored, followed, stopped, kept alive, and given up when their worker dies.
 
-Two apps on one database stand for two workers; each has its own journal, leases and turns.
+Two apps on one database stand for two workers; each has its own heartbeat, leases and turns.
 """
 
 from __future__ import annotations
@@ -26,14 +26,16 @@ from agentapp.errors import LoginRequired, StorageUnavailable
 from agentapp.guardrails.admission import TurnCells
 from agentapp.isolation import Scope, UserScope
 from agentapp.storage import migrate
-from agentapp.storage.values import Begun, Lease, Sent
-from agentapp.turns import heartbeat as journal
-from agentapp.turns.feed import Follower
-from agentapp.turns.service import Stage
+from agentapp.turns.abandoned import interrupt_abandoned
+from agentapp.turns.service import TurnService
+from agentapp.turns.subscription import Subscription
+from agentapp.turns.turn import Turn
+from agentapp.turns.values import Lease, NewMessage
 from agentapp.web.parts import Parts
 from tests.support.people import without_limits
 from tests.support.postgres import postgres_url
 from tests.support.scripted import SPENT, Scripted, calls
+from tests.support.turns import begin, hurry
 
 PATIENCE = 30.0
 
@@ -91,18 +93,18 @@ class Spoken:
             at += 1
 
 
-def playing(parts: Parts, *answers: Any) -> Stage:
+def playing(parts: Parts, *answers: Any) -> TurnService:
     """The worker's stage, with a scripted model."""
-    driver = ThreadedDriver(Scripted(*answers), parts.binder, parts.answering.deadlines)
-    return replace(parts.stage, answering=replace(parts.answering, driver=driver))
+    driver = ThreadedDriver(Scripted(*answers), parts.binder, parts.turns.kit.deadlines)
+    return replace(parts.turns, kit=replace(parts.turns.kit, driver=driver))
 
 
-def followed(parts: Parts, scope: Scope, turn_id: str, after: int = 0) -> Follower:
+def followed(parts: Parts, scope: Scope, turn_id: str, after: int = 0) -> Subscription:
     with parts.binder.bound(scope):
-        return parts.stage.follow(scope, turn_id, after)
+        return parts.turns.follow(scope, turn_id, after)
 
 
-def until(follower: Follower, is_last: Callable[[Any], bool] = lambda event: False) -> list[Any]:
+def until(follower: Subscription, is_last: Callable[[Any], bool] = lambda event: False) -> list[Any]:
     """Events until that one, or to the end."""
     found, ends = [], time.monotonic() + PATIENCE
     for each in follower:
@@ -135,7 +137,7 @@ def status(parts: Parts, scope: Scope) -> list[str]:
 
 def held(parts: Parts, scope: Scope) -> tuple[int, ...]:
     """What is reserved and how many turns count as running: all zero when nothing runs."""
-    guardrails = parts.answering.guardrails
+    guardrails = parts.turns.kit.guardrails
     with parts.binder.bound(scope):
         cells = TurnCells(*(guardrails.registry.get(key) for key in guardrails.keys(scope)))
     now = guardrails.clock()
@@ -156,14 +158,14 @@ def test_another_worker_tells_the_same_events_while_they_come(
     one, two = workers
     model = Spoken()
     model.say("Half ", "of it, ")
-    mine = playing(one, calls(("calculate", {"expression": "2+2"})), model).send(scope, Sent("Hello"))
+    mine = playing(one, calls(("calculate", {"expression": "2+2"})), model).send(scope, NewMessage("Hello"))
     first = until(mine, is_text("of it, "))
-    theirs = followed(two, scope, mine.live.turn_id)
+    theirs = followed(two, scope, mine.feed.turn_id)
     assert said(until(theirs, is_text("of it, "))) == "Half of it, ", "not only at the end"
     model.say("and the rest")
     model.end()
     first += until(mine)
-    again = followed(two, scope, mine.live.turn_id)
+    again = followed(two, scope, mine.feed.turn_id)
     whole = until(again)
     assert whole == first
     assert [each.number for each in whole] == list(range(1, len(whole) + 1))
@@ -171,7 +173,7 @@ def test_another_worker_tells_the_same_events_while_they_come(
     for each in (mine, theirs, again):
         each.close()
     assert rows(one, "live_turns") == rows(one, "turn_events") == 0
-    assert two.stage.seats.taken() == one.stage.seats.taken() == 0
+    assert two.turns.slots.taken() == one.turns.slots.taken() == 0
 
 
 @pytest.mark.parametrize("after", [1, 4, 7])
@@ -179,23 +181,23 @@ def test_an_ended_turn_is_told_from_any_point_as_it_was(
     workers: tuple[Parts, Parts], scope: Scope, after: int
 ) -> None:
     one, two = workers
-    mine = playing(one, "some words to be said one by one").send(scope, Sent("Hello"))
+    mine = playing(one, "some words to be said one by one").send(scope, NewMessage("Hello"))
     events = until(mine)
     mine.close()
-    again = followed(two, scope, mine.live.turn_id, after)
+    again = followed(two, scope, mine.feed.turn_id, after)
     assert until(again) == events[after:]
     again.close()
-    beyond = followed(two, scope, mine.live.turn_id, len(events))
+    beyond = followed(two, scope, mine.feed.turn_id, len(events))
     assert until(beyond) == [], "whoever has heard the end is told nothing more"
     beyond.close()
 
 
-def test_many_turns_are_journaled_in_one_transaction_at_a_time(
+def test_the_events_of_many_turns_are_stored_in_one_transaction_at_a_time(
     workers: tuple[Parts, Parts], scope: Scope, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Whatever the number of streams: what is counted is the transactions in which events were written.
 
-    And all of them end at once without waiting for each other, or for the journal, in a circle.
+    And all of them end at once without waiting for each other, or for the heartbeat, in a circle.
     """
     one, _ = workers
     written: Counter[int] = Counter()
@@ -207,17 +209,17 @@ def test_many_turns_are_journaled_in_one_transaction_at_a_time(
     models = [Spoken() for _ in range(30)]
     chats = [scope.within(one.chats.create(scope).id) for _ in models]
     stage = [playing(one, model) for model in models]
-    followers = [stage[n].send(chat, Sent("Hello")) for n, chat in enumerate(chats)]
+    followers = [stage[n].send(chat, NewMessage("Hello")) for n, chat in enumerate(chats)]
     assert all(model.asked.wait(PATIENCE) for model in models)
     wait_for(lambda: rows(one, "turn_events") >= len(models))
-    one.stage.journal.close()  # what is said now is written in one go, when it goes on
+    one.turns.heartbeat.close()  # what is said now is written in one go, when it goes on
     event.listen(one.db.engine, "before_cursor_execute", count)
     for model in models:
         model.say("one ", "two ", "three ")
     for follower in followers:
         until(follower, is_text("three "))
     before = rows(one, "turn_events")
-    one.stage.journal.wake()
+    one.turns.heartbeat.wake()
     wait_for(lambda: rows(one, "turn_events") >= before + len(models))
     event.remove(one.db.engine, "before_cursor_execute", count)
     assert len(written) == 1
@@ -236,26 +238,26 @@ def test_a_stop_is_heard_in_the_worker_that_plays_even_if_the_model_is_silent(
     one, two = workers
     model = Spoken()
     model.say("So far, ")
-    mine = playing(one, model).send(scope, Sent("Hello"))
+    mine = playing(one, model).send(scope, NewMessage("Hello"))
     until(mine, is_text("So far, "))
     with two.binder.bound(scope):
-        stopping = two.stage.stop(scope, mine.live.turn_id)
+        stopping = two.turns.stop(scope, mine.feed.turn_id)
     end = stopping.finish(PATIENCE)
     assert end is not None
-    assert (end["status"], end["reply"], end.get("error")) == ("stopped", "So far, ", None)
-    assert until(mine)[-1].data == end
+    assert (end.result.status, end.result.reply, end.result.error_code) == ("stopped", "So far, ", None)
+    assert until(mine)[-1].event == end
     mine.close()
     stopping.close()
     assert held(one, scope) == (0, 0, 0, 0, 0)
     assert status(one, scope) == ["stopped"]
     model.end()
-    again = playing(one, "fine").send(scope, Sent("Next"))
+    again = playing(one, "fine").send(scope, NewMessage("Next"))
     assert until(again)[-1].data["status"] == "completed"
     again.close()
 
 
 def shorten(parts: Parts, seconds: float) -> None:
-    parts.answering.leases._length = timedelta(seconds=seconds)
+    parts.turns.kit.leases._length = timedelta(seconds=seconds)
 
 
 def test_a_long_turn_keeps_its_lease(
@@ -263,12 +265,12 @@ def test_a_long_turn_keeps_its_lease(
 ) -> None:
     """It outlives its first lease several times over, while another worker looks out for the dead."""
     one, two = workers
-    monkeypatch.setattr(journal, "CHORES", 0.05)
+    hurry(monkeypatch, *workers)
     for parts in workers:
         shorten(parts, 1.0)
-    two.stage.journal.wake()
+    two.turns.heartbeat.wake()
     model = Spoken()
-    mine = playing(one, model).send(scope, Sent("Hello"))
+    mine = playing(one, model).send(scope, NewMessage("Hello"))
     assert model.asked.wait(PATIENCE)
     ends = time.monotonic() + 3
     while time.monotonic() < ends:
@@ -285,20 +287,20 @@ def test_a_dead_workers_turn_is_given_up_once_and_what_it_said_is_kept(
 ) -> None:
     """A follower elsewhere hears of it, also one who had heard more than was written down."""
     one, two = workers
-    monkeypatch.setattr(journal, "CHORES", 0.05)
+    hurry(monkeypatch, *workers)
     shorten(one, 1.0)
     shorten(two, 1.0)
     model = Spoken()
     model.say("Written down, ")
-    mine = playing(one, model).send(scope, Sent("Hello"))
+    mine = playing(one, model).send(scope, NewMessage("Hello"))
     events = until(mine, is_text("Written down, "))
     wait_for(lambda: rows(one, "turn_events") > 0)
-    watching = followed(two, scope, mine.live.turn_id)
+    watching = followed(two, scope, mine.feed.turn_id)
     assert until(watching, is_text("Written down, ")) == events
-    one.stage.journal.close()  # as good as dead: nothing is heard of it any more
+    one.turns.heartbeat.close()  # as good as dead: nothing is heard of it any more
     model.say("lost", " for ever")
     events += until(mine, is_text(" for ever"))
-    ahead = followed(two, scope, mine.live.turn_id, events[-1].number)
+    ahead = followed(two, scope, mine.feed.turn_id, events[-1].number)
     end = until(watching)[-1]
     assert (end.kind, end.data["status"]) == ("turn_completed", "interrupted")
     assert end.data["reply"] == "Written down, "
@@ -306,7 +308,7 @@ def test_a_dead_workers_turn_is_given_up_once_and_what_it_said_is_kept(
     assert [(each.number, each.data) for each in unheard] == [(events[-1].number + 1, end.data)]
     assert status(two, scope) == ["interrupted"]
     assert held(two, scope) == (0, 0, 0, 0, 0)
-    following = playing(two, "fine").send(scope, Sent("Anybody there?"))
+    following = playing(two, "fine").send(scope, NewMessage("Anybody there?"))
     assert until(following)[-1].data["reply"] == "fine"
     model.end()  # it was not dead after all: what it says now is nobody's answer
     assert until(mine)[-1].data["status"] == "interrupted"
@@ -321,13 +323,14 @@ def test_a_turn_that_was_taken_from_its_worker_does_not_go_on_spending(
 ) -> None:
     one, _ = workers
     model = Spoken()
-    mine = playing(one, model).send(scope, Sent("Hello"))
+    mine = playing(one, model).send(scope, NewMessage("Hello"))
     assert model.asked.wait(PATIENCE)
-    one.stage.journal.close()  # or it would renew the lease
+    one.turns.heartbeat.close()  # or it would renew the lease
     with one.db.writing() as db:
         db.execute(text("UPDATE live_turns SET lease_until = '2020-01-01 00:00:00'"))
-    one.answering.turns.end_dead(scope, one.answering.leases.current())
-    one.stage.journal.wake()
+    kit = one.turns.kit
+    interrupt_abandoned(kit.store, kit.guardrails, scope, kit.leases.current())
+    one.turns.heartbeat.wake()
     assert until(mine)[-1].data["status"] == "interrupted", "without another word of the model"
     mine.close()
     assert held(one, scope) == (0, 0, 0, 0, 0)
@@ -338,13 +341,12 @@ def test_after_the_database_was_away_nobody_is_taken_for_dead_at_once(
     workers: tuple[Parts, Parts], scope: Scope, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one, two = workers
-    monkeypatch.setattr(journal, "CHORES", 0.05)
-    monkeypatch.setattr(journal, "TICK", 0.05)
+    hurry(monkeypatch, *workers)
     for parts in workers:
         shorten(parts, 2.0)
     model = Spoken()
-    mine = playing(one, model).send(scope, Sent("Hello"))
-    two.stage.journal.wake()
+    mine = playing(one, model).send(scope, NewMessage("Hello"))
+    two.turns.heartbeat.wake()
     assert model.asked.wait(PATIENCE)
     away = threading.Event()
     away.set()
@@ -354,7 +356,7 @@ def test_after_the_database_was_away_nobody_is_taken_for_dead_at_once(
     def broken(which: int) -> Any:
         def begin(self: Any) -> Any:
             name = threading.current_thread().name
-            if away.is_set() and name == "agentapp-journal":
+            if away.is_set() and name == "agentapp-heartbeat":
                 failed[name] += 1
                 raise StorageUnavailable("away")
             return real[which](self)
@@ -363,7 +365,7 @@ def test_after_the_database_was_away_nobody_is_taken_for_dead_at_once(
 
     monkeypatch.setattr(type(one.db), "writing", broken(0))
     monkeypatch.setattr(type(one.db), "reading", broken(1))
-    wait_for(lambda: failed["agentapp-journal"] > 4)
+    wait_for(lambda: failed["agentapp-heartbeat"] > 4)
     with one.db.writing() as db:  # it was away for longer than any lease
         db.execute(text("UPDATE live_turns SET lease_until = '2020-01-01 00:00:00'"))
     away.clear()
@@ -384,15 +386,15 @@ def test_a_stream_ends_when_its_login_does_and_nobody_elses(
     workers: tuple[Parts, Parts], scope: Scope, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one, two = workers
-    monkeypatch.setattr(journal, "CHORES", 0.05)
+    hurry(monkeypatch, *workers)
     with one.binder.bound(scope):
         _, token = one.accounts.sign_in("uma", "a long enough password")
         _, other = one.accounts.sign_in("uma", "a long enough password")
     model = Spoken()
-    mine = playing(one, model).send(scope, Sent("Hello"), token)
+    mine = playing(one, model).send(scope, NewMessage("Hello"), token)
     with two.binder.bound(scope):
-        there = two.stage.follow(scope, mine.live.turn_id, token=token)
-        stays = two.stage.follow(scope, mine.live.turn_id, token=other)
+        there = two.turns.follow(scope, mine.feed.turn_id, login=token)
+        stays = two.turns.follow(scope, mine.feed.turn_id, login=other)
     assert model.asked.wait(PATIENCE)
     one.accounts.sign_out(token)
     for follower in (mine, there):
@@ -411,15 +413,13 @@ def test_a_worker_that_ends_lets_its_turns_end_or_interrupts_them_in_time(
     workers: tuple[Parts, Parts], scope: Scope, grace: float
 ) -> None:
     one, _ = workers
-    ending = threading.Event()
-    one.stage.journal.end_with(ending.is_set, grace)
     model = Spoken()
     model.say("Half")
-    mine = playing(one, model).send(scope, Sent("Hello"))
+    mine = playing(one, model).send(scope, NewMessage("Hello"))
     until(mine, is_text("Half"))
-    ending.set()
+    assert not one.drain(grace)
     if grace == PATIENCE:
-        assert not one.stage.journal.is_over()
+        assert not one.drain(grace)
         model.say(" and half")
         model.end()
     end = until(mine)[-1]
@@ -429,7 +429,7 @@ def test_a_worker_that_ends_lets_its_turns_end_or_interrupts_them_in_time(
     assert (end.data["status"], end.data["reply"]) == whole
     assert status(one, scope) == [whole[0]]
     assert held(one, scope) == (0, 0, 0, 0, 0)
-    wait_for(one.stage.journal.is_over)
+    wait_for(lambda: one.drain(grace))
 
 
 def test_a_worker_that_is_gone_from_this_machine_is_not_waited_for(
@@ -437,22 +437,21 @@ def test_a_worker_that_is_gone_from_this_machine_is_not_waited_for(
 ) -> None:
     """Its turn has a lease for an hour; but its process has ended."""
     one, two = workers
-    monkeypatch.setattr(journal, "CHORES", 0.05)
+    hurry(monkeypatch, *workers)
     process = subprocess.Popen(["true"])
     process.wait()
-    machine, _, rest = one.answering.leases.current().worker.split(".")
+    machine, _, rest = one.turns.kit.leases.current().worker.split(".")
     gone = Lease(f"{machine}.{process.pid}.{rest}", timedelta(hours=1))
     elsewhere = Lease(f"another-machine.{process.pid}.{rest}", timedelta(hours=1))
-    assert two.answering.leases.is_gone(gone.worker)
-    assert not two.answering.leases.is_gone(elsewhere.worker)
-    assert not two.answering.leases.is_gone(one.answering.leases.current().worker)
+    assert two.turns.kit.leases.is_gone(gone.worker)
+    assert not two.turns.kit.leases.is_gone(elsewhere.worker)
+    assert not two.turns.kit.leases.is_gone(one.turns.kit.leases.current().worker)
     for parts in workers:
         shorten(parts, 3600)
     other = scope.within(one.chats.create(scope).id)
     for at, lease in ((scope, gone), (other, elsewhere)):
-        assert isinstance(
-            one.answering.turns.begin(at, Sent("Hello"), lease, one.answering.max_cost()), Begun
-        )
-    two.stage.journal.wake()
+        monkeypatch.setattr(one.turns.kit.leases, "current", lambda lease=lease: lease)
+        assert isinstance(begin(one.turns.kit, at, "Hello"), Turn)
+    two.turns.heartbeat.wake()
     wait_for(lambda: status(two, scope) == ["interrupted"])
     assert status(two, other) == ["running"], "of that machine nothing is known"

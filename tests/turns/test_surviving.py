@@ -18,12 +18,14 @@ from agentapp.config import Settings
 from agentapp.errors import LoginRequired, NotFound, ProviderGarbled, TurnInterrupted, TurnStopped
 from agentapp.guardrails.cell import Cell
 from agentapp.isolation import Scope, UserScope
-from agentapp.storage.values import Sent
-from agentapp.turns.feed import Follower, TurnEvent
-from agentapp.turns.service import Stage
+from agentapp.turns.feed import NumberedEvent
+from agentapp.turns.service import TurnService
+from agentapp.turns.subscription import Subscription
+from agentapp.turns.values import NewMessage
 from agentapp.web.parts import Parts
 from tests.support.crowds import database, wait_for
 from tests.support.scripted import SPENT, Scripted, calls, hands_over
+from tests.support.turns import hurry
 from tests.support.watching import sql
 
 PASSWORD = "a long enough password"
@@ -43,14 +45,14 @@ def uma(parts: Parts) -> Scope:
 
 
 @pytest.fixture
-def stage(parts: Parts) -> Callable[..., Stage]:
+def stage(parts: Parts) -> Callable[..., TurnService]:
     """The app's own, with a scripted model."""
     return lambda *answers: staged(parts, Scripted(*answers))
 
 
-def staged(parts: Parts, model: Scripted) -> Stage:
-    driver = ThreadedDriver(model, parts.binder, parts.answering.deadlines)
-    return replace(parts.stage, answering=replace(parts.answering, driver=driver))
+def staged(parts: Parts, model: Scripted) -> TurnService:
+    driver = ThreadedDriver(model, parts.binder, parts.turns.kit.deadlines)
+    return replace(parts.turns, kit=replace(parts.turns.kit, driver=driver))
 
 
 @pytest.fixture
@@ -70,15 +72,16 @@ def halves(parts: Parts) -> Iterator[Callable[[Any], Iterator[str | Reply]]]:
 
 
 @pytest.fixture
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The journal never sleeps long."""
-    monkeypatch.setattr("agentapp.turns.heartbeat.TICK", 0.01)
-    monkeypatch.setattr("agentapp.turns.heartbeat.CHORES", 0.01)
+def quick(parts: Parts, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The heartbeat never sleeps long."""
+    hurry(monkeypatch, parts, seconds=0.01)
 
 
-def heard(follower: Follower, last: Callable[[TurnEvent], bool] = lambda event: False) -> list[TurnEvent]:
+def heard(
+    follower: Subscription, last: Callable[[NumberedEvent], bool] = lambda event: False
+) -> list[NumberedEvent]:
     """The events up to such a one, or to the end."""
-    found: list[TurnEvent] = []
+    found: list[NumberedEvent] = []
     ends = time.monotonic() + PATIENCE
     for event in follower:
         assert time.monotonic() < ends, found
@@ -89,28 +92,30 @@ def heard(follower: Follower, last: Callable[[TurnEvent], bool] = lambda event: 
     return found
 
 
-def is_text(event: TurnEvent) -> bool:
+def is_text(event: NumberedEvent) -> bool:
     return event.kind == "text"
 
 
-def half_way(stage: Stage, scope: Scope, sent: str | Sent = "Hello", token: str | None = None) -> Follower:
+def half_way(
+    stage: TurnService, scope: Scope, sent: str | NewMessage = "Hello", token: str | None = None
+) -> Subscription:
     """A turn whose model has said one half."""
-    follower = stage.send(scope, sent if isinstance(sent, Sent) else Sent(sent), token)
+    follower = stage.send(scope, sent if isinstance(sent, NewMessage) else NewMessage(sent), token)
     heard(follower, is_text)
     return follower
 
 
-def ended(follower: Follower) -> dict[str, Any]:
+def ended(follower: Subscription) -> dict[str, Any]:
     try:
         end = follower.finish(PATIENCE)
     finally:
         follower.close()
     assert end is not None
-    return end
+    return end.data
 
 
 def cell_of(parts: Parts, scope: Scope) -> Cell:
-    guardrails = parts.answering.guardrails
+    guardrails = parts.turns.kit.guardrails
     with parts.binder.bound(scope):
         found: Cell = guardrails.registry.get(guardrails.keys(scope)[0])
     return found
@@ -123,7 +128,7 @@ def test_a_reader_who_leaves_in_the_middle_does_not_end_the_turn(
     follower.close()
     halves.go_on.set()
     with parts.binder.bound(uma):
-        again = parts.stage.follow(uma, follower.live.turn_id)
+        again = parts.turns.follow(uma, follower.feed.turn_id)
     end = ended(again)
     assert (end["status"], end["reply"]) == ("completed", "One half, and the other")
 
@@ -132,7 +137,7 @@ def test_a_stopped_answer_keeps_what_had_been_said(parts: Parts, uma: Scope, sta
     """And the next message goes on from there."""
     follower = half_way(stage(halves), uma)
     with parts.binder.bound(uma):
-        stopping = parts.stage.stop(uma, follower.live.turn_id)
+        stopping = parts.turns.stop(uma, follower.feed.turn_id)
     end = ended(stopping)
     follower.close()
     with parts.binder.bound(uma):
@@ -140,7 +145,7 @@ def test_a_stopped_answer_keeps_what_had_been_said(parts: Parts, uma: Scope, sta
     assert (end["status"], end["reply"], "error" in end) == ("stopped", "One half", False)
     assert (turn.status, asked.content, said.content) == ("stopped", "Hello", "One half")
     model = Scripted("Yes")
-    assert ended(staged(parts, model).send(uma, Sent("Go on")))["reply"] == "Yes"
+    assert ended(staged(parts, model).send(uma, NewMessage("Go on")))["reply"] == "Yes"
     said_before = [text for message in model.asked[0].messages for text in message.texts]
     assert said_before[:2] == ["Hello", "One half"]
 
@@ -148,10 +153,10 @@ def test_a_stopped_answer_keeps_what_had_been_said(parts: Parts, uma: Scope, sta
 def test_stopping_is_nobodys_failure_however_often(parts: Parts, uma: Scope, stage: Any, halves: Any) -> None:
     for _ in range(parts.settings.breaker_failures):
         follower = half_way(stage(halves), uma)
-        assert parts.stage.running.stop(follower.live.turn_id)
+        assert parts.turns.local.stop(follower.feed.turn_id)
         assert ended(follower)["status"] == "stopped"
     assert cell_of(parts, uma).breaker.failures == 0
-    assert ended(stage("fine").send(uma, Sent("Once more")))["status"] == "completed"
+    assert ended(stage("fine").send(uma, NewMessage("Once more")))["status"] == "completed"
 
 
 def test_nobody_else_can_follow_or_stop_a_turn_that_runs_here(
@@ -159,14 +164,14 @@ def test_nobody_else_can_follow_or_stop_a_turn_that_runs_here(
 ) -> None:
     """Neither somebody else, nor its owner in another chat."""
     follower = half_way(stage(halves), uma)
-    turn_id = follower.live.turn_id
+    turn_id = follower.feed.turn_id
     vic = someone(parts, "vic")
     for scope in (vic, vic.within(uma.session_id), uma.within(parts.chats.create(uma).id)):
         with parts.binder.bound(scope):
-            for job in (parts.stage.follow, parts.stage.stop):
+            for job in (parts.turns.follow, parts.turns.stop):
                 with pytest.raises(NotFound):
                     job(scope, turn_id)
-    assert parts.stage.seats.taken() == 1
+    assert parts.turns.slots.taken() == 1
     halves.go_on.set()
     assert ended(follower)["status"] == "completed"
 
@@ -174,10 +179,10 @@ def test_nobody_else_can_follow_or_stop_a_turn_that_runs_here(
 def test_a_stream_taken_up_again_goes_on_with_the_next_event_and_its_number(
     parts: Parts, uma: Scope, stage: Any, halves: Any
 ) -> None:
-    first = stage(halves).send(uma, Sent("Hello"))
+    first = stage(halves).send(uma, NewMessage("Hello"))
     events = heard(first, is_text)
     with parts.binder.bound(uma):
-        second = parts.stage.follow(uma, first.live.turn_id, after=2)
+        second = parts.turns.follow(uma, first.feed.turn_id, after=2)
     assert heard(second, is_text) == events[2:]
     halves.go_on.set()
     events += heard(first)
@@ -186,7 +191,7 @@ def test_a_stream_taken_up_again_goes_on_with_the_next_event_and_its_number(
     first.close()
     for number in range(len(events) + 1):
         with parts.binder.bound(uma):
-            again = parts.stage.follow(uma, first.live.turn_id, after=number)
+            again = parts.turns.follow(uma, first.feed.turn_id, after=number)
         assert heard(again) == events[number:]
         again.close()
 
@@ -195,10 +200,10 @@ def test_the_same_key_while_the_turn_runs_is_that_turn(
     parts: Parts, uma: Scope, stage: Any, halves: Any
 ) -> None:
     model = Scripted(halves)
-    first = half_way(staged(parts, model), uma, Sent("Hello", "key"))
+    first = half_way(staged(parts, model), uma, NewMessage("Hello", "key"))
     with parts.binder.bound(uma):
-        again = staged(parts, model).send(uma, Sent("Hello", "key"))
-    assert again.live is first.live
+        again = staged(parts, model).send(uma, NewMessage("Hello", "key"))
+    assert again.feed is first.feed
     halves.go_on.set()
     assert ended(again) == ended(first)
     assert len(model.asked) == 1
@@ -209,8 +214,13 @@ def test_the_same_key_while_the_turn_runs_is_that_turn(
 def test_another_version_is_asked_for_without_the_one_it_replaces(
     parts: Parts, uma: Scope, stage: Any
 ) -> None:
-    ids = [ended(stage("So.").send(uma, Sent(text)))["turn_id"] for text in ("Before", "Hello", "After")]
-    for sent, text in ((Sent(None, replaces=ids[1]), "Hello"), (Sent("Hullo", replaces=ids[1]), "Hullo")):
+    ids = [
+        ended(stage("So.").send(uma, NewMessage(text)))["turn_id"] for text in ("Before", "Hello", "After")
+    ]
+    for sent, text in (
+        (NewMessage(None, replaces=ids[1]), "Hello"),
+        (NewMessage("Hullo", replaces=ids[1]), "Hullo"),
+    ):
         model = Scripted("Otherwise.")
         end = ended(staged(parts, model).send(uma, sent))
         (call,) = model.asked
@@ -243,12 +253,12 @@ def test_what_is_kept_of_a_running_turn_goes_when_it_ends(
     follower = half_way(stage(halves), uma)
     wait_for(lambda: sql(settings, "SELECT count(*) FROM turn_events") != [(0,)])
     assert sql(settings, "SELECT count(*) FROM live_turns") == [(1,)]
-    (played,) = parts.stage.running.all()
+    (played,) = parts.turns.local.all()
     ends(played.turn, halves)
     ended(follower)
     for table in ("live_turns", "turn_events"):
         assert sql(settings, f"SELECT count(*) FROM {table}") == [(0,)], table
-    now = parts.answering.guardrails.clock()
+    now = parts.turns.kit.guardrails.clock()
     assert cell_of(parts, uma).budget.holds.amount(now) == 0
 
 
@@ -267,12 +277,12 @@ def test_a_stream_ends_with_its_login_and_the_turn_goes_on(
     monkeypatch.setattr(parts.accounts, "signed_in", look)
     follower = half_way(stage(halves), uma, token=token)
     with parts.binder.bound(uma):
-        elsewhere = parts.stage.follow(uma, follower.live.turn_id, token=other)
+        elsewhere = parts.turns.follow(uma, follower.feed.turn_id, login=other)
     parts.accounts.sign_out(token)
     before = looks[0]
     wait_for(lambda: looks[0] >= before + 3)  # the second of them began after it, and is over
     with pytest.raises(LoginRequired):
-        follower.within(0)
+        follower.next_within(0)
     follower.close()
     halves.go_on.set()
     assert ended(elsewhere)["reply"] == "One half, and the other"
@@ -281,19 +291,11 @@ def test_a_stream_ends_with_its_login_and_the_turn_goes_on(
 def test_a_worker_that_must_end_interrupts_what_still_runs_and_tells_of_it(
     parts: Parts, uma: Scope, stage: Any, halves: Any, quick: None
 ) -> None:
-    ending, looks, journal = threading.Event(), [0], parts.stage.journal
-
-    def look() -> bool:
-        looks[0] += 1
-        return ending.is_set()
-
-    journal.end_with(look, 0.05)
     follower = half_way(stage(halves), uma)
-    (played,) = parts.stage.running.all()
-    ending.set()
-    wait_for(journal.is_over)
-    before = looks[0]
-    wait_for(lambda: looks[0] >= before + 3)  # it had its time, and the journal has seen that
+    (played,) = parts.turns.local.all()
+    parts.drain(0.05)
+    wait_for(lambda: parts.drain(0.05))
+    wait_for(played.turn._halted.done)
     assert played.turn._halted.done()
     end = ended(follower)
     assert (end["status"], end["reply"]) == ("interrupted", "One half")
@@ -319,12 +321,12 @@ def test_whatever_a_model_gives_a_tool_or_a_colleague_can_be_kept_and_told(
 ) -> None:
     parts: Parts = make_app(wanted=replace(settings, database_url=url)).extensions["agentapp"]
     scope = someone(parts, "uma")
-    follower = staged(parts, Scripted(answer, "Done")).send(scope, Sent("Hello"))
+    follower = staged(parts, Scripted(answer, "Done")).send(scope, NewMessage("Hello"))
     events = heard(follower)
     follower.close()
     assert (events[-1].data["status"], events[-1].data["reply"]) == ("completed", "Done")
     json.dumps([event.data for event in events], allow_nan=False)  # a browser knows no such numbers
     with parts.binder.bound(scope):
-        again = parts.stage.follow(scope, events[0].data["turn_id"])
+        again = parts.turns.follow(scope, events[0].data["turn_id"])
     assert heard(again) == events
     again.close()

@@ -19,11 +19,12 @@ import pytest
 from flask import Flask
 from sqlalchemy import event, select, update
 
+from agentapp.agents.agent import Agent, LiveAgent
 from agentapp.agents.drivers.threaded import ThreadedDriver
 from agentapp.agents.prices import Prices
-from agentapp.agents.provider import Message, Reply, Usage
+from agentapp.agents.provider import Message, Reply
 from agentapp.agents.providers.retrying import Retrying
-from agentapp.agents.team import Agent, Crew, LiveAgent, Team
+from agentapp.agents.team import Crew, Team
 from agentapp.agents.tool import tool
 from agentapp.errors import (
     BreakerOpen,
@@ -38,18 +39,22 @@ from agentapp.errors import (
     TurnInProgress,
     TurnTimeout,
 )
+from agentapp.events import Usage
 from agentapp.guardrails.admission import TurnCells
 from agentapp.guardrails.cell import Key
 from agentapp.guardrails.streams import StreamSlots
 from agentapp.isolation import Scope, UserScope
-from agentapp.storage.log import steps_of
 from agentapp.storage.models import GuardrailCell, LiveTurn
-from agentapp.storage.values import Again, Sent, utc_now
-from agentapp.turns.feed import Follower
-from agentapp.turns.turn import HISTORY_CHARS, Answering, Turn, history
+from agentapp.storage.values import utc_now
+from agentapp.turns.history import MAX_HISTORY_CHARS, history
+from agentapp.turns.subscription import Subscription
+from agentapp.turns.turn import Turn, TurnKit
+from agentapp.turns.values import NewMessage, RepeatedMessage
 from agentapp.web.parts import Parts
+from agentapp.web.steps import steps_of
 from tests.support.people import EVENTS, JSON, PAGE, events_of, person, sign_in, without_limits
 from tests.support.scripted import SPENT, Scripted, calls, hands_over
+from tests.support.turns import begin
 
 
 @pytest.fixture
@@ -61,12 +66,12 @@ def scope(parts: Parts) -> Scope:
 
 
 @pytest.fixture
-def answering(parts: Parts) -> Callable[..., Answering]:
+def answering(parts: Parts) -> Callable[..., TurnKit]:
     """The app's own way of answering, with a scripted model."""
 
-    def with_model(*answers: Any) -> Answering:
-        driver = ThreadedDriver(Scripted(*answers), parts.binder, parts.answering.deadlines)
-        return replace(parts.answering, driver=driver)
+    def with_model(*answers: Any) -> TurnKit:
+        driver = ThreadedDriver(Scripted(*answers), parts.binder, parts.turns.kit.deadlines)
+        return replace(parts.turns.kit, driver=driver)
 
     return with_model
 
@@ -91,7 +96,7 @@ def counted_writes(parts: Parts) -> Iterator[list[Any]]:
 
 
 def test_a_turn_is_saved_as_two_messages_in_sequence(parts: Parts, scope: Scope, answering: Any) -> None:
-    end = answering("Hello back").begin(scope, "Hello").finish()
+    end = begin(answering("Hello back"), scope, "Hello").finish()
     assert (end.status, end.reply, end.usage.model_calls) == ("completed", "Hello back", 1)
     whole = stored(parts, scope)
     assert [(m.seq, m.role, m.content) for m in whole.messages] == [
@@ -107,7 +112,7 @@ def test_a_turn_makes_two_write_transactions_whatever_its_length(
 ) -> None:
     service = answering(*[calls(("calculate", {"expression": "1+1"}))] * 6, "word " * 500)
     with counted_writes(parts) as begun:
-        service.begin(scope, "Go on and on").finish()
+        begin(service, scope, "Go on and on").finish()
     assert len(begun) == 2
 
 
@@ -118,16 +123,16 @@ def test_no_connection_is_held_while_the_model_talks(app: Flask, parts: Parts, m
     def talks(call: Any) -> Any:
         for word in ("a ", "b ", "c"):
             ends = time.monotonic() + 3
-            while len(parts.stage.journal._followers) < followers[0] and time.monotonic() < ends:
+            while len(parts.turns.subscriptions) < followers[0] and time.monotonic() < ends:
                 time.sleep(0.01)
-            # The journal has one now and then, for a moment.
+            # The heartbeat has one now and then, for a moment.
             while (count := parts.db.engine.pool.checkedout()) and time.monotonic() < ends:  # type: ignore[attr-defined]
                 time.sleep(0.01)
             held.append(count)
             yield word
         yield Reply("a b c")
 
-    monkeypatch.setattr(parts.answering.driver, "_provider", Scripted(talks, talks, talks, talks))
+    monkeypatch.setattr(parts.turns.kit.driver, "_provider", Scripted(talks, talks, talks, talks))
     ann = person(app, "ann")
     for accept in ("text/event-stream", "application/json", "text/html"):
         answer = ann.send(ann.new_chat(), "hi", {"Accept": accept})
@@ -141,9 +146,9 @@ def test_no_connection_is_held_while_the_model_talks(app: Flask, parts: Parts, m
 
 
 def test_begin_refuses_before_anything_is_made(parts: Parts, scope: Scope, answering: Any) -> None:
-    running = answering("later").begin(scope, "first")
+    running = begin(answering("later"), scope, "first")
     with pytest.raises(TurnInProgress) as refusal:
-        answering("x").begin(scope, "second")
+        begin(answering("x"), scope, "second")
     assert refusal.value.turn_id == running.id
     running.finish()
     assert [m.content for m in stored(parts, scope).messages] == ["first", "later"]
@@ -154,12 +159,12 @@ def test_a_reader_who_goes_away_does_not_end_the_turn(
     parts: Parts, scope: Scope, answering: Any, pulled: int
 ) -> None:
     """Also one who went away before reading anything."""
-    follower = replace(parts.stage, answering=answering("The whole answer")).send(scope, Sent("Hello"))
+    follower = replace(parts.turns, kit=answering("The whole answer")).send(scope, NewMessage("Hello"))
     for _ in range(pulled):
         next(follower)
     follower.close()
     follower.close()
-    assert parts.stage.running.wait(10)
+    assert parts.turns.local.wait(10)
     whole = stored(parts, scope)
     assert [m.content for m in whole.messages] == ["Hello", "The whole answer"]
     assert whole.turns[0].status == "completed"
@@ -167,7 +172,7 @@ def test_a_reader_who_goes_away_does_not_end_the_turn(
 
 def test_a_turn_that_is_merely_dropped_waits_for_no_lock(parts: Parts, scope: Scope, answering: Any) -> None:
     """The garbage collector may find it while this very thread writes to the database."""
-    turn = answering("The whole answer").begin(scope, "Hello")
+    turn = begin(answering("The whole answer"), scope, "Hello")
     next(turn)
     with parts.db.writing():
         del turn
@@ -177,11 +182,9 @@ def test_a_turn_that_is_merely_dropped_waits_for_no_lock(parts: Parts, scope: Sc
 
 def test_a_turn_is_settled_exactly_once(parts: Parts, scope: Scope, answering: Any, monkeypatch: Any) -> None:
     settled: list[str] = []
-    real = parts.answering.turns.settle
-    monkeypatch.setattr(
-        type(parts.answering.turns), "settle", lambda self, *a: settled.append(a[1]) or real(*a)
-    )
-    turn = answering("ok").begin(scope, "Hello")
+    real = Turn._store
+    monkeypatch.setattr(Turn, "_store", lambda self, *a: settled.append(self.id) or real(self, *a))
+    turn = begin(answering("ok"), scope, "Hello")
     list(turn)
     turn.finish()
     assert settled == [turn.id]
@@ -192,42 +195,42 @@ def test_a_cut_answer_keeps_its_text_and_is_failed(parts: Parts, scope: Scope, a
         yield "Half of "
         raise ProviderGarbled("The model's answer was cut off.")
 
-    end = answering(cut).begin(scope, "Hello").finish()
+    end = begin(answering(cut), scope, "Hello").finish()
     assert (end.status, end.reply, end.error_code) == ("failed", "Half of ", "provider-failed")
     whole = stored(parts, scope)
     assert whole.messages[1].content == "Half of "
-    assert whole.turns[0].error_message == "The model's answer was cut off."
+    assert whole.turns[0].result.error_message == "The model's answer was cut off."
 
 
 def test_a_bug_in_our_own_code_fails_the_turn_and_tells_no_details(
     parts: Parts, scope: Scope, answering: Any
 ) -> None:
-    end = answering(ZeroDivisionError("secret detail")).begin(scope, "Hello").finish()
+    end = begin(answering(ZeroDivisionError("secret detail")), scope, "Hello").finish()
     assert (end.status, end.error_code) == ("failed", "turn-failed")
     assert "secret" not in (end.error_message or "")
-    assert answering("fine again").begin(scope, "Hello").finish().status == "completed"
+    assert begin(answering("fine again"), scope, "Hello").finish().status == "completed"
 
 
 def test_a_failed_turn_leaves_the_session_with_the_front_agent(
     parts: Parts, scope: Scope, answering: Any
 ) -> None:
-    assert answering(hands_over("maths"), "42").begin(scope, "one").finish().agent == "maths"
-    assert answering("I stay").begin(scope, "two").finish().agent == "maths"
-    broken = answering(ProviderGarbled("x"), ProviderGarbled("x")).begin(scope, "three").finish()
+    assert begin(answering(hands_over("maths"), "42"), scope, "one").finish().agent == "maths"
+    assert begin(answering("I stay"), scope, "two").finish().agent == "maths"
+    broken = begin(answering(ProviderGarbled("x"), ProviderGarbled("x")), scope, "three").finish()
     assert broken.status == "failed"
-    assert answering("front again").begin(scope, "four").finish().agent == "triage"
+    assert begin(answering("front again"), scope, "four").finish().agent == "triage"
 
 
 def test_a_database_that_goes_away_fails_the_turn_and_says_so(
     parts: Parts, scope: Scope, answering: Any, monkeypatch: Any
 ) -> None:
-    turn = answering("an answer").begin(scope, "Hello")
+    turn = begin(answering("an answer"), scope, "Hello")
 
     def away(*args: Any) -> bool:
         raise StorageUnavailable("The database cannot be reached right now.")
 
-    monkeypatch.setattr(type(parts.answering.turns), "settle", away)
-    monkeypatch.setattr("agentapp.turns.turn.SAVING_AGAIN", (0.0, 0.0))
+    monkeypatch.setattr(Turn, "_store", away)
+    monkeypatch.setattr("agentapp.turns.turn.SAVE_RETRY_SECONDS", (0.0, 0.0))
     events = [event for event in turn if event is not None]
     assert events[-1].kind == "turn_completed"
     assert events[-1].data["status"] == "failed"
@@ -235,9 +238,9 @@ def test_a_database_that_goes_away_fails_the_turn_and_says_so(
 
 
 def test_a_chat_deleted_meanwhile_spoils_nothing(parts: Parts, scope: Scope, answering: Any) -> None:
-    turn = answering("too late").begin(scope, "Hello")
+    turn = begin(answering("too late"), scope, "Hello")
     next(turn)
-    parts.answering.turns.delete_chat(scope)
+    parts.turns.delete_chat(scope)
     end = turn.finish()
     assert (end.status, end.reply) == ("interrupted", "too late"), "nothing of it was saved"
 
@@ -245,9 +248,9 @@ def test_a_chat_deleted_meanwhile_spoils_nothing(parts: Parts, scope: Scope, ans
 def test_what_no_database_can_hold_is_replaced_in_stream_and_row_alike(
     parts: Parts, scope: Scope, answering: Any
 ) -> None:
-    turn = answering(lambda call: iter(["nul \0, ", "half \ud83d", Reply("x")])).begin(scope, "Hello")
+    turn = begin(answering(lambda call: iter(["nul \0, ", "half \ud83d", Reply("x")])), scope, "Hello")
     texts = [event.data["text"] for event in turn if event is not None and event.kind == "text"]
-    assert "".join(texts) == stored(parts, scope).messages[1].content == "nul \ufffd, half ?"
+    assert "".join(texts) == stored(parts, scope).messages[1].content == "nul \ufffd, half \ufffd"
 
 
 def test_events_are_numbered_without_gaps_and_the_texts_are_the_reply(app: Flask, parts: Parts) -> None:
@@ -264,22 +267,22 @@ def test_the_same_key_again_is_the_same_turn_with_the_same_events(
     parts: Parts, scope: Scope, answering: Any
 ) -> None:
     script = (hands_over("maths", "sum"), calls(("calculate", {"expression": "2+2"})), "That is 4")
-    first = answering(*script).begin(scope, "Hello", "key-1")
+    first = begin(answering(*script), scope, "Hello", "key-1")
     events = [(event.number, event.kind, event.data) for event in first if event is not None]
     service = answering()  # a model that has nothing to say: asking it would fail
-    assert service.begin(scope, "Hello", "key-1") == Again(first.id)
+    assert begin(service, scope, "Hello", "key-1") == RepeatedMessage(first.id)
     with parts.binder.bound(scope):
-        again = replace(parts.stage, answering=service).send(scope, Sent("Hello", "key-1"))
+        again = replace(parts.turns, kit=service).send(scope, NewMessage("Hello", "key-1"))
     assert [(event.number, event.kind, event.data) for event in again if event is not None] == events
     again.close()
     assert len(stored(parts, scope).messages) == 2
 
 
 def test_activity_is_kept_for_the_page(parts: Parts, scope: Scope, answering: Any) -> None:
-    answering(hands_over("maths", "sum"), calls(("calculate", {"expression": "2+2"})), "4").begin(
-        scope, "2+2"
+    begin(
+        answering(hands_over("maths", "sum"), calls(("calculate", {"expression": "2+2"})), "4"), scope, "2+2"
     ).finish()
-    handed, used = steps_of(stored(parts, scope).turns[0].log)
+    handed, used = steps_of(stored(parts, scope).turns[0].activity)
     assert handed == {"kind": "handed_over", "from": "triage", "to": "maths", "task": "sum"}
     assert (used["kind"], used["name"], used["input"]) == ("tool", "calculate", '{"expression": "2+2"}')
     assert "4" in used["output"]
@@ -288,16 +291,16 @@ def test_activity_is_kept_for_the_page(parts: Parts, scope: Scope, answering: An
 def test_what_the_model_saw_before_is_only_this_chat(parts: Parts, scope: Scope, answering: Any) -> None:
     other = scope.within(parts.chats.create(scope).id)
     for message in ("in the other chat", "and once more there"):
-        answering("one").begin(other, message).finish()
-    answering("two").begin(scope, "in this chat").finish()
+        begin(answering("one"), other, message).finish()
+    begin(answering("two"), scope, "in this chat").finish()
     model = Scripted("three")
-    service = replace(parts.answering, driver=ThreadedDriver(model, parts.binder))
-    service.begin(scope, "and now").finish()
+    service = replace(parts.turns.kit, driver=ThreadedDriver(model, parts.binder))
+    begin(service, scope, "and now").finish()
     assert [m.texts for m in model.asked[0].messages] == [("in this chat",), ("two",), ("and now",)]
 
 
 def test_history_keeps_the_newest_that_fit_and_begins_with_the_user() -> None:
-    long = "x" * (HISTORY_CHARS // 2)
+    long = "x" * (MAX_HISTORY_CHARS // 2)
     said = (("user", long), ("assistant", long), ("user", "short"), ("user", "again"), ("assistant", "yes"))
     assert (
         history(said)
@@ -307,7 +310,7 @@ def test_history_keeps_the_newest_that_fit_and_begins_with_the_user() -> None:
         )
         or history(said)[0].role == "user"
     )
-    assert sum(len(t) for m in history(said) for t in m.texts) <= HISTORY_CHARS
+    assert sum(len(t) for m in history(said) for t in m.texts) <= MAX_HISTORY_CHARS
     assert history((("assistant", "alone"),)) == ()
 
 
@@ -357,7 +360,7 @@ def test_a_finished_turns_agents_are_dead(
         built.extend(map(weakref.ref, (self, self.front, *self.specialists)))
 
     monkeypatch.setattr(Crew, "__init__", remember)
-    turn = answering(hands_over("maths"), "42").begin(scope, "Hello")
+    turn = begin(answering(hands_over("maths"), "42"), scope, "Hello")
     turn.finish()
     gc.collect()
     assert len(built) == 5
@@ -389,7 +392,7 @@ def test_a_thousand_turns_leave_nothing_behind(make_app: Any, settings: Any) -> 
 class Told:
     """The cells of one scope, as they are now."""
 
-    def __init__(self, service: Answering, parts: Parts, scope: Scope) -> None:
+    def __init__(self, service: TurnKit, parts: Parts, scope: Scope) -> None:
         guardrails = service.guardrails
         with parts.binder.bound(scope):
             cells = TurnCells(*(guardrails.registry.get(key) for key in guardrails.keys(scope)))
@@ -411,14 +414,14 @@ class Told:
 
 @pytest.fixture
 def told(parts: Parts, scope: Scope) -> Callable[[], Told]:
-    return lambda: Told(parts.answering, parts, scope)
+    return lambda: Told(parts.turns.kit, parts, scope)
 
 
 @pytest.fixture
 def clock(parts: Parts, monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The time as the guardrails see it, which moves only when it is told to."""
     now = [1_800_000_000.0]
-    monkeypatch.setattr(parts.answering.guardrails, "clock", lambda: now[0])
+    monkeypatch.setattr(parts.turns.kit.guardrails, "clock", lambda: now[0])
     return now
 
 
@@ -466,7 +469,7 @@ def test_each_failure_is_held_against_those_whose_it_is(
     scope: Scope, answering: Any, told: Any, answers: list[Any], code: str | None, failures: Any
 ) -> None:
     """The chat and its user, the model too, or nobody: what is the person's wish or limit is no failure."""
-    end = answering(*answers).begin(scope, "Hello").finish()
+    end = begin(answering(*answers), scope, "Hello").finish()
     assert end.error_code == code
     assert told().failures == failures
 
@@ -476,28 +479,28 @@ def test_a_failure_of_nobody_neither_counts_nor_makes_the_others_forgotten(
 ) -> None:
     broken = ProviderGarbled("x")
     for answer in (broken, broken, declines()):
-        answering(answer).begin(scope, "Hello").finish()
+        begin(answering(answer), scope, "Hello").finish()
     assert told().failures["session"] == 2
-    answering(broken).begin(scope, "Hello").finish()
+    begin(answering(broken), scope, "Hello").finish()
     with pytest.raises(BreakerOpen) as refusal:
-        answering("never asked").begin(scope, "Hello")
+        begin(answering("never asked"), scope, "Hello")
     assert (refusal.value.scope, refusal.value.used) == ("session", 3)
 
 
 def test_an_answer_makes_the_failures_before_it_forgotten(scope: Scope, answering: Any, told: Any) -> None:
     for answer in (ProviderGarbled("x"), ProviderGarbled("x"), "fine"):
-        answering(answer).begin(scope, "Hello").finish()
+        begin(answering(answer), scope, "Hello").finish()
     assert told().failures["session"] == told().failures["user"] == 0
 
 
 def test_a_tool_that_fails_is_no_failure_of_the_turn(scope: Scope, answering: Any, told: Any) -> None:
-    answering(calls(("calculate", {"expression": "1/0"}), ("unheard_of", {})), "so be it").begin(
-        scope, "Hello"
+    begin(
+        answering(calls(("calculate", {"expression": "1/0"}), ("unheard_of", {})), "so be it"), scope, "Hello"
     ).finish()
     assert told().failures == NOBODYS
 
 
-def priced(service: Answering) -> Answering:
+def priced(service: TurnKit) -> TurnKit:
     """With 1 millionth of a dollar for a token in and 2 for one out."""
     return replace(service, prices=Prices([("claude", 1.0, 2.0)]), model="claude")
 
@@ -518,18 +521,18 @@ def test_every_call_is_charged_to_the_chat_the_user_and_the_tenant(
     service = priced(answering())
     retrying = Retrying(model, sleep=lambda seconds: None)
     service = replace(service, driver=ThreadedDriver(retrying, service.driver._binder))
-    end = service.begin(scope, "Hello").finish()
+    end = begin(service, scope, "Hello").finish()
     assert end.status == "failed"
     assert end.usage == Usage(16_120, 60, 6)
     assert told().used == (16_180, 16_240, 16_240)
     assert end.cost_usd == 16_240 / 1_000_000
     assert told().reserved == (0, 0, 0)
-    priced(answering("fine")).begin(scope, "Again").finish()
+    begin(priced(answering("fine")), scope, "Again").finish()
     assert told().used == (16_195, 16_260, 16_260), "10 in and 5 out more"
 
 
 def test_what_a_turn_may_need_is_reserved_until_it_ends(scope: Scope, answering: Any, told: Any) -> None:
-    turn = priced(answering("fine")).begin(scope, "Hello")
+    turn = begin(priced(answering("fine")), scope, "Hello")
     assert told().reserved == (50_000, 100_000, 100_000), "all its tokens, at the dearest price"
     assert told().running == (1, 1, 1)
     turn.finish()
@@ -550,11 +553,11 @@ def test_a_turn_for_which_less_is_left_gets_what_is_left(
     mine = UserScope(request_id="r", tenant_id=user.tenant_id, user_id=user.id)
     scope = mine.within(parts.chats.create(mine).id)
     model = Scripted(calls(("calculate", {"expression": "1+1"})), *[Reply("x", usage=Usage(30, 15, 1))] * 2)
-    service = replace(priced(parts.answering), driver=ThreadedDriver(model, parts.binder))
-    service.begin(scope, "Hello").finish()
+    service = replace(priced(parts.turns.kit), driver=ThreadedDriver(model, parts.binder))
+    begin(service, scope, "Hello").finish()
     assert model.asked[0].max_tokens == left
     with pytest.raises(BudgetExhausted) as refusal:
-        service.begin(scope, "Hello")
+        begin(service, scope, "Hello")
     assert refusal.value.scope == next(iter(wanted)).split("_")[0]
     assert Told(service, parts, scope).reserved == (0, 0, 0)
 
@@ -573,8 +576,8 @@ def test_calls_of_a_tool_are_counted_over_all_turns_of_a_chat(
     def twice(to: Scope) -> list[bool]:
         service = answering(calls(("counts", {}), ("counts", {})), "ok")
         service = replace(service, team=Team(Agent("solo", "Go.", (counts,))))
-        service.begin(to, "Hello").finish()
-        return [used["limited"] for used in steps_of(stored(parts, to).turns[-1].log)]
+        begin(service, to, "Hello").finish()
+        return [used["limited"] for used in steps_of(stored(parts, to).turns[-1].activity)]
 
     assert twice(scope) == [False, False]
     assert twice(scope) == [False, True]
@@ -583,23 +586,23 @@ def test_calls_of_a_tool_are_counted_over_all_turns_of_a_chat(
     assert len(ran) == 5
 
 
-def finished(follower: Follower) -> None:
+def finished(follower: Subscription) -> None:
     follower.finish()
     follower.close()
 
 
-def closed_at_once(follower: Follower) -> None:
+def closed_at_once(follower: Subscription) -> None:
     follower.close()
 
 
-def closed_in_the_middle(follower: Follower) -> None:
+def closed_in_the_middle(follower: Subscription) -> None:
     next(follower)
     next(follower)
     follower.close()
     follower.close()
 
 
-def read_but_for_its_end(follower: Follower) -> None:
+def read_but_for_its_end(follower: Subscription) -> None:
     """As a reader does who knows that `turn_completed` is the last."""
     while (event := next(follower)) is None or event.kind != "turn_completed":
         pass
@@ -612,10 +615,10 @@ ENDS = [finished, closed_at_once, closed_in_the_middle, read_but_for_its_end]
 @pytest.mark.parametrize("end", ENDS)
 @pytest.mark.parametrize("answer", ["fine", ProviderGarbled("x"), ZeroDivisionError("x")], ids=type)
 def test_a_seat_is_given_back_once_however_a_stream_ends(
-    parts: Parts, scope: Scope, answering: Any, end: Callable[[Follower], None], answer: Any
+    parts: Parts, scope: Scope, answering: Any, end: Callable[[Subscription], None], answer: Any
 ) -> None:
-    seats = parts.stage.seats
-    follower = replace(parts.stage, answering=answering(answer)).send(scope, Sent("Hello"))
+    seats = parts.turns.slots
+    follower = replace(parts.turns, kit=answering(answer)).send(scope, NewMessage("Hello"))
     assert seats.taken() == 1
     end(follower)
     assert seats.taken() == 0
@@ -629,50 +632,50 @@ def test_a_stream_that_is_dropped_gives_its_seat_back_when_it_is_collected(
 ) -> None:
     for pulled in (0, 1, 3):
         other = scope.within(parts.chats.create(scope).id)
-        follower = replace(parts.stage, answering=answering("fine")).send(other, Sent("Hello"))
+        follower = replace(parts.turns, kit=answering("fine")).send(other, NewMessage("Hello"))
         for _ in range(pulled):
             next(follower)
-        assert parts.stage.seats.taken() == 1
+        assert parts.turns.slots.taken() == 1
         del follower
         gc.collect()
-        assert parts.stage.seats.taken() == 0
+        assert parts.turns.slots.taken() == 0
 
 
 def test_a_turn_that_was_refused_keeps_no_seat(
     parts: Parts, scope: Scope, answering: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    running = answering("later").begin(scope, "first")
-    stage = replace(parts.stage, answering=answering("x"))
+    running = begin(answering("later"), scope, "first")
+    stage = replace(parts.turns, kit=answering("x"))
     with pytest.raises(TurnInProgress):
-        stage.send(scope, Sent("second"))
+        stage.send(scope, NewMessage("second"))
     with pytest.raises(NotFound):
-        stage.send(scope.within("no-such-chat"), Sent("second"))
+        stage.send(scope.within("no-such-chat"), NewMessage("second"))
     with pytest.raises(NotFound), parts.binder.bound(scope):
         stage.follow(scope, "no-such-turn")
-    assert parts.stage.seats.taken() == 0
+    assert parts.turns.slots.taken() == 0
     running.finish()
     for error in (ZeroDivisionError, KeyboardInterrupt):
 
         def fails(*args: Any, error: type[BaseException] = error) -> Any:
             raise error
 
-        monkeypatch.setattr(type(parts.answering.turns), "begin", fails)
+        monkeypatch.setattr(type(parts.turns.kit.store), "chat", fails)
         with pytest.raises(error):
-            stage.send(scope, Sent("third"))
-    assert parts.stage.seats.taken() == 0
+            stage.send(scope, NewMessage("third"))
+    assert parts.turns.slots.taken() == 0
 
 
 def test_a_turn_that_is_only_told_again_takes_nothing_for_longer_than_the_telling(
     parts: Parts, scope: Scope, answering: Any, told: Any
 ) -> None:
-    answering("once").begin(scope, "Hello", "key").finish()
+    begin(answering("once"), scope, "Hello", "key").finish()
     before = told()
     for end in ENDS:
         with parts.binder.bound(scope):
-            again = replace(parts.stage, answering=answering()).send(scope, Sent("Hello", "key"))
-        assert parts.stage.seats.taken() == 1, "it needs a thread as any other does"
+            again = replace(parts.turns, kit=answering()).send(scope, NewMessage("Hello", "key"))
+        assert parts.turns.slots.taken() == 1, "it needs a thread as any other does"
         end(again)
-        assert parts.stage.seats.taken() == 0
+        assert parts.turns.slots.taken() == 0
     after = told()
     assert (after.used, after.reserved, after.running) == (before.used, before.reserved, before.running)
     assert after.session.bucket == before.session.bucket, "nor does it count against a rate"
@@ -702,7 +705,7 @@ def test_when_all_seats_are_taken_the_next_is_told_so_and_pages_still_come(
     theirs = bob.new_chat()
     user = parts.accounts.add("uma", "a long enough password")
     mine = UserScope(request_id="r", tenant_id=user.tenant_id, user_id=user.id)
-    held = parts.stage.send(mine.within(parts.chats.create(mine).id), Sent("Hello"))
+    held = parts.turns.send(mine.within(parts.chats.create(mine).id), NewMessage("Hello"))
     for headers in (JSON, EVENTS):
         refused = ann.send(ann.new_chat(), "Hello", headers)
         assert refused.status_code == 503
@@ -712,18 +715,18 @@ def test_when_all_seats_are_taken_the_next_is_told_so_and_pages_still_come(
         assert bob.browser.get(path, headers=PAGE).status_code == 200, path
     held.close()
     assert "hello-b" in bob.ask(theirs, "hello-b")["reply"]
-    assert parts.stage.seats.taken() == 0
+    assert parts.turns.slots.taken() == 0
 
 
 def test_a_chat_deleted_while_it_answers_gives_back_and_still_pays(
     parts: Parts, scope: Scope, answering: Any, told: Any, clock: list[float]
 ) -> None:
     """Another turn of the same user keeps what is its own: nothing is given back twice."""
-    other = priced(answering("fine")).begin(scope.within(parts.chats.create(scope).id), "stays")
-    turn = priced(answering("too late")).begin(scope, "Hello")
+    other = begin(priced(answering("fine")), scope.within(parts.chats.create(scope).id), "stays")
+    turn = begin(priced(answering("too late")), scope, "Hello")
     next(turn)
     assert told().running == (2, 2, 2)
-    parts.answering.turns.delete_chat(scope)
+    parts.turns.delete_chat(scope)
     assert (told().running, told().reserved[1:]) == ((1, 1, 1), (100_000, 100_000))
     assert turn.finish().reply == "too late"
     assert (told().running, told().reserved[1:]) == ((1, 1, 1), (100_000, 100_000))
@@ -747,11 +750,11 @@ def test_a_dead_turn_is_given_back_once_when_the_next_message_comes(
     parts: Parts, scope: Scope, answering: Any, told: Any, clock: list[float], late: str
 ) -> None:
     """And if it was not dead after all, what it went on to spend is charged, and no more than that."""
-    other = priced(answering("fine")).begin(scope.within(parts.chats.create(scope).id), "stays")
-    dead = priced(answering("from the dead")).begin(scope, "Hello")
+    other = begin(priced(answering("fine")), scope.within(parts.chats.create(scope).id), "stays")
+    dead = begin(priced(answering("from the dead")), scope, "Hello")
     lose(parts, dead)
     assert (told().running, told().reserved) == ((2, 2, 2), (50_000, 200_000, 200_000))
-    following = priced(answering("alive")).begin(scope, "Anybody there?")
+    following = begin(priced(answering("alive")), scope, "Anybody there?")
     both = ((2, 2, 2), (50_000, 200_000, 200_000))  # the other and the following one
     assert (told().running, told().reserved) == both
     if late == "while the next runs":
@@ -773,19 +776,19 @@ def test_a_refused_message_leaves_a_dead_turn_to_the_next_that_is_let_in(
     parts: Parts, scope: Scope, answering: Any, told: Any, clock: list[float]
 ) -> None:
     """The refusal undoes all of its transaction, so that the dead turn is not half given back."""
-    dead = answering("x").begin(scope, "Hello")
+    dead = begin(answering("x"), scope, "Hello")
     lose(parts, dead)
-    parts.answering.guardrails.registry.update(
+    parts.turns.kit.guardrails.registry.update(
         Key("user", scope.user_id), lambda cell: replace(cell, breaker=cell.breaker.force("open"))
     )
     for _ in range(2):
         with pytest.raises(BreakerOpen):
-            answering("x").begin(scope, "Hello")
+            begin(answering("x"), scope, "Hello")
         assert told().running == (1, 1, 1)
-    parts.answering.guardrails.registry.update(
+    parts.turns.kit.guardrails.registry.update(
         Key("user", scope.user_id), lambda cell: replace(cell, breaker=cell.breaker.reset())
     )
-    answering("x").begin(scope, "Hello").finish()
+    begin(answering("x"), scope, "Hello").finish()
     assert told().running == (0, 0, 0)
 
 
@@ -795,14 +798,14 @@ def test_a_probe_whose_turn_died_makes_room_for_the_next(
 ) -> None:
     """And what the dead one has to say in the end is told to no breaker."""
     for _ in range(3):
-        answering(ProviderGarbled("x")).begin(scope, "Hello").finish()
+        begin(answering(ProviderGarbled("x")), scope, "Hello").finish()
     with pytest.raises(BreakerOpen):
-        answering("x").begin(scope, "Hello")
+        begin(answering("x"), scope, "Hello")
     clock[0] += 31
-    dead = answering(result).begin(scope, "Hello")
+    dead = begin(answering(result), scope, "Hello")
     assert told().session.breaker.probed is not None
     lose(parts, dead)
-    probe = answering("all is well").begin(scope, "Hello")
+    probe = begin(answering("all is well"), scope, "Hello")
     before = told().session.breaker
     assert before.opened is not None
     dead.finish()
@@ -815,11 +818,11 @@ def test_a_probe_that_is_nobodys_failure_makes_room_for_the_next(
     scope: Scope, answering: Any, told: Any, clock: list[float]
 ) -> None:
     for _ in range(3):
-        answering(ProviderGarbled("x")).begin(scope, "Hello").finish()
+        begin(answering(ProviderGarbled("x")), scope, "Hello").finish()
     clock[0] += 31
-    answering(declines()).begin(scope, "Hello").finish()
+    begin(answering(declines()), scope, "Hello").finish()
     assert told().session.breaker.state(clock[0]) == "half-open"
-    answering("all is well").begin(scope, "Hello").finish()
+    begin(answering("all is well"), scope, "Hello").finish()
     assert told().session.breaker.state(clock[0]) == "closed"
 
 
@@ -839,7 +842,7 @@ def idle_connections(parts: Parts) -> set[tuple[str, str]]:
 
 def alive(parts: Parts) -> dict[str, int]:
     for thread in threading.enumerate():
-        if thread.name.startswith("agentapp-"):
+        if thread.name.startswith("agentapp-") and thread.name != "agentapp-heartbeat":
             thread.join(5)
     gc.collect()
     objects = gc.get_objects()
@@ -849,6 +852,6 @@ def alive(parts: Parts) -> dict[str, int]:
         "descriptors": len(descriptors() - idle_connections(parts)),
         "checked out": parts.db.engine.pool.checkedout(),  # type: ignore[attr-defined]
         "sessions": parts.db.open_readers(),
-        "seats": parts.stage.seats.taken(),
-        "turns": len(parts.stage.running.all()),
+        "seats": parts.turns.slots.taken(),
+        "turns": len(parts.turns.local.all()),
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from typing import Any
 
@@ -11,15 +12,25 @@ from hypothesis import strategies as st
 
 from agentapp.agents.drivers.threaded import ThreadedDriver
 from agentapp.errors import NotFound, TurnInProgress
+from agentapp.events import (
+    AgentStarted,
+    Event,
+    Text,
+    ToolCompleted,
+    ToolExecuting,
+    TurnResult,
+    TurnStarted,
+    text_of,
+    unpacked,
+)
 from agentapp.isolation import Scope, UserScope
-from agentapp.storage.log import packed, steps_of, text_of, unpacked
 from agentapp.storage.values import StoredTurn, utc_now
 from agentapp.web.parts import Parts
+from agentapp.web.steps import steps_of
 from agentapp.web.versions import Versions, branch, versions
 from tests.support.people import PAGE, Person
 from tests.support.scripted import Scripted, hands_over
-
-Event = tuple[str, dict[str, Any]]
+from tests.support.turns import begin
 
 
 @pytest.fixture
@@ -30,9 +41,7 @@ def scope(parts: Parts) -> Scope:
 
 
 def turn(number: int, follows: int) -> StoredTurn:
-    return StoredTurn(
-        f"t{number}", number, follows, "completed", "", (), None, None, 0, 0, 0, None, "r", utc_now(), None
-    )
+    return StoredTurn(f"t{number}", number, follows, TurnResult("completed"), (), "", "r", utc_now(), None)
 
 
 def tree(*follows: int) -> list[StoredTurn]:
@@ -77,8 +86,8 @@ def test_versions_are_those_that_follow_the_same_turn() -> None:
 def heard(parts: Parts, scope: Scope, text: str | None, reply: str = "ok", **place: str) -> tuple[str, Any]:
     """The id of the turn, and what its model was shown."""
     model = Scripted(reply)
-    service = replace(parts.answering, driver=ThreadedDriver(model, parts.binder))
-    begun: Any = service.begin(scope, text, **place)
+    service = replace(parts.turns.kit, driver=ThreadedDriver(model, parts.binder))
+    begun: Any = begin(service, scope, text, **place)
     begun.finish()
     return begun.id, [" ".join(message.texts) for message in model.asked[0].messages]
 
@@ -114,12 +123,12 @@ def test_a_model_sees_its_own_branch_and_no_other_version(parts: Parts, scope: S
 def test_a_version_goes_on_with_the_agent_of_its_own_branch(parts: Parts, scope: Scope) -> None:
     heard(parts, scope, "hello", "hi")
     driver = ThreadedDriver(Scripted(hands_over("maths"), "42"), parts.binder)
-    at_maths: Any = replace(parts.answering, driver=driver).begin(scope, "sum")
+    at_maths: Any = begin(replace(parts.turns.kit, driver=driver), scope, "sum")
     assert at_maths.finish().agent == "maths"
 
     def agent_after(**place: str) -> str:
-        service = replace(parts.answering, driver=ThreadedDriver(Scripted("ok"), parts.binder))
-        begun: Any = service.begin(scope, "and now", **place)
+        service = replace(parts.turns.kit, driver=ThreadedDriver(Scripted("ok"), parts.binder))
+        begun: Any = begin(service, scope, "and now", **place)
         return str(begun.finish().agent)
 
     assert agent_after() == "maths"
@@ -134,15 +143,15 @@ def test_a_turn_of_another_chat_is_no_place(parts: Parts, scope: Scope, place: s
     for wanted in (elsewhere, "nothing-like-it"):
         for text in ("hello", *([None] if place == "replaces" else [])):
             with pytest.raises(NotFound):
-                parts.answering.begin(scope, text, **{place: wanted})
+                begin(parts.turns.kit, scope, text, **{place: wanted})
     with parts.binder.bound(scope):
         assert parts.chats.transcript(scope).turns == ()
 
 
 def test_a_running_turn_is_not_replaced(parts: Parts, scope: Scope) -> None:
-    running: Any = parts.answering.begin(scope, "hello")
+    running: Any = begin(parts.turns.kit, scope, "hello")
     with pytest.raises(TurnInProgress):
-        parts.answering.begin(scope, None, replaces=running.id)
+        begin(parts.turns.kit, scope, None, replaces=running.id)
     running.finish()
 
 
@@ -173,24 +182,20 @@ def test_pages_show_one_version_and_link_to_the_others(ann: Person) -> None:
         assert ann.get(f"/chat/{chat}?edit={bad}").status_code == 404
 
 
-TEXTS = st.builds(lambda text: ("text", {"text": text}), st.text(min_size=1))
+TEXTS = st.builds(Text, st.text(min_size=1))
 OTHERS = st.sampled_from(
     [
-        ("agent_started", {"agent": "triage"}),
-        ("tool_executing", {"call_id": "1", "name": "calculate", "input": {"expression": "1+1"}}),
-        (
-            "tool_completed",
-            {"call_id": "1", "name": "calculate", "output": "2", "failed": False, "limited": False},
-        ),
+        AgentStarted("triage"),
+        ToolExecuting("1", "calculate", {"expression": "1+1"}),
+        ToolCompleted("1", "calculate", "2", failed=False, limited=False),
     ]
 )
 
 
 @given(st.lists(TEXTS | OTHERS), st.text())
 def test_an_ended_turn_is_told_as_it_was_with_each_word_kept_once(events: list[Event], message: str) -> None:
-    started: Event = ("turn_started", {"turn_id": "t", "session_id": "s", "message": message})
-    told = [started, *events]
-    log, reply = packed(told), text_of(told)
-    assert unpacked(log, message, reply) == told
+    told = [TurnStarted("t", "s", message), *events]
+    log, reply = [event.packed() for event in told], text_of(told)
+    assert unpacked(json.loads(json.dumps(log)), message, reply) == told
     assert not any(isinstance(entry, list) and entry[0] == "text" for entry in log)
-    assert all(step["name"] == "calculate" for step in steps_of(log))
+    assert all(step["name"] == "calculate" for step in steps_of(told))

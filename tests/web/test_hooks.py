@@ -70,20 +70,20 @@ def test_after_a_streaming_turn_a_stranger_on_the_same_thread_sees_nobody(
         assert witness() == NOBODY, f"seen while the stream of somebody else was at {chunk!r}"
     answer.close()
     assert witness() == NOBODY
-    assert parts.violations.counts() == {}
+    assert parts.telemetry.counts() == {}
 
 
 def test_the_tools_threads_work_for_the_same_scope(
     app: Flask, parts: Parts, ann: Person, monkeypatch: Any
 ) -> None:
     seen: list[tuple[RequestScope, str]] = []
-    real = parts.answering.notes.all
+    real = parts.turns.kit.notes.all
 
     def look(scope: Scope) -> Any:
         seen.append((parts.binder.current(), threading.current_thread().name))
         return real(scope)
 
-    monkeypatch.setattr(parts.answering.notes, "all", look)
+    monkeypatch.setattr(parts.turns.kit.notes, "all", look)
     chat = ann.new_chat()
     ann.ask(chat, "/handover memory")
     ann.ask(chat, "/call list_notes {}")
@@ -113,7 +113,7 @@ def test_somebody_elses_teardown_that_raises_changes_nothing_for_the_next(
         ann.get(f"/chat/{chat}")
     assert parts.binder.current(), "our teardown did run: this test shows nothing any more"
     assert witness() == NOBODY
-    assert parts.violations.counts() == {"left-bound": 1}
+    assert parts.telemetry.counts() == {"left-bound": 1}
     with pytest.raises(NotBound):
         parts.binder.current()
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from werkzeug.test import TestResponse
 
 from agentapp.config import Settings
-from agentapp.storage.values import new_id
+from agentapp.isolation import new_id
 from agentapp.web.incoming import MAX_BODY, MAX_KEY, MAX_MESSAGE, MAX_TITLE
 from agentapp.web.parts import Parts
 from tests.support.people import EVENTS, JSON, PAGE, Person, events_of

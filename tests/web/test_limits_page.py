@@ -54,7 +54,7 @@ def clocked(app: Flask) -> Clock:
 
 
 def guardrails(app: Flask) -> Guardrails:
-    found: Guardrails = app.extensions["agentapp"].answering.guardrails
+    found: Guardrails = app.extensions["agentapp"].turns.kit.guardrails
     return found
 
 
@@ -336,15 +336,15 @@ def used_up(app: Flask, who: Person, chat: str) -> None:
 
 def server_full(app: Flask, who: Person, chat: str) -> None:
     found: Parts = app.extensions["agentapp"]
-    found.stage.seats.resize(1, 0)
-    app.extensions["held"] = found.stage.seats.take("somebody else")
+    found.turns.slots.resize(1, 0)
+    app.extensions["held"] = found.turns.slots.take("somebody else")
 
 
 def many_streams(app: Flask, who: Person, chat: str) -> None:
     found: Parts = app.extensions["agentapp"]
-    found.stage.seats.resize(STREAMS_PER_USER + 1, 0)
+    found.turns.slots.resize(STREAMS_PER_USER + 1, 0)
     user_id = scope_of(app, who, chat).user_id
-    app.extensions["held"] = [found.stage.seats.take(user_id) for _ in range(STREAMS_PER_USER)]
+    app.extensions["held"] = [found.turns.slots.take(user_id) for _ in range(STREAMS_PER_USER)]
 
 
 REFUSALS = [

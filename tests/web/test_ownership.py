@@ -14,8 +14,8 @@ from werkzeug.routing import Rule
 from werkzeug.test import TestResponse
 
 from agentapp.config import Settings
-from agentapp.isolation import Scope, UserScope
-from agentapp.storage.values import new_id, utc_now
+from agentapp.isolation import Scope, UserScope, new_id
+from agentapp.storage.values import utc_now
 from agentapp.web.parts import Parts
 from tests.support.people import EVENTS, JSON, PAGE, Person, csrf_of, person
 from tests.support.watching import FIELDS, Page, dump, likeness, path_of, routes, sql
@@ -280,7 +280,7 @@ def test_tenant_and_user_must_both_be_right(
     other = scope_of(settings, "bob" if swap == "tenant_id" else "eve", chat)
     mixed = replace(ann_s, request_id=new_id(), **{swap: getattr(other, swap)})
     of_user = UserScope(request_id=mixed.request_id, tenant_id=mixed.tenant_id, user_id=mixed.user_id)
-    notes = parts.answering.notes
+    notes = parts.turns.kit.notes
     with parts.binder.bound(ann_s):
         assert parts.chats.page(ann_s)[0]
         assert notes.all(ann_s)
@@ -289,7 +289,7 @@ def test_tenant_and_user_must_both_be_right(
         assert list(parts.chats.search(of_user.within("another-chat"), SECRET, 5)) == []
         assert list(notes.all(mixed)) == []
         assert not notes.remove(mixed, 1)
-        for job in (parts.chats.get, parts.chats.transcript, parts.answering.turns.delete_chat):
+        for job in (parts.chats.get, parts.chats.transcript, parts.turns.delete_chat):
             with pytest.raises(Exception, match="no such chat"):
                 job(mixed)
         with pytest.raises(Exception, match="no such chat"):

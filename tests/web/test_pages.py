@@ -18,8 +18,9 @@ from flask.testing import FlaskClient
 from werkzeug.test import TestResponse
 
 from agentapp import errors
+from agentapp.agents.agent import Agent
 from agentapp.agents.provider import ModelCall, Reply
-from agentapp.agents.team import Agent, Team
+from agentapp.agents.team import Team
 from agentapp.config import Settings
 from agentapp.errors import AgentappError, ProviderFailed, ProviderTimeout
 from agentapp.storage.accounts import Accounts
@@ -77,7 +78,7 @@ def solo(make_app: Callable[..., Flask], monkeypatch: pytest.MonkeyPatch) -> Cal
     """An app of one agent whose model says what the test wrote down."""
 
     def make(model: Any) -> Flask:
-        monkeypatch.setattr("agentapp.app.make_provider", lambda settings: model)
+        monkeypatch.setattr("agentapp.agents.providers.make", lambda settings: model)
         return make_app(Team(front=Agent(name="solo", instructions="Answer.")))
 
     return make
@@ -768,8 +769,8 @@ def test_an_answer_that_cannot_be_saved_is_told_as_such(
     def away(*args: object) -> None:
         raise errors.StorageUnavailable("The database cannot be reached right now.")
 
-    monkeypatch.setattr(type(parts.answering.turns), "settle", away)
-    monkeypatch.setattr("agentapp.turns.turn.SAVING_AGAIN", (0.0,))
+    monkeypatch.setattr("agentapp.turns.turn.Turn._store", away)
+    monkeypatch.setattr("agentapp.turns.turn.SAVE_RETRY_SECONDS", (0.0,))
     first, second = ann.new_chat(), ann.new_chat()
     check_problem(ann.send(first, "hello"), 503, "storage-unavailable", "turn_id", "request_id")
     last = check_stream(ann.stream(second, "hello"), second)

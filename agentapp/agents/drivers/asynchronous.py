@@ -1,31 +1,30 @@
-"""The driver for asyncio: the same loop, for people who embed the agents in an async server."""
+"""The driver for asyncio: carries out the same loop in an async server."""
 
 from __future__ import annotations
 
 import asyncio
 import inspect
 import time
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator
+from concurrent.futures import Future
 from contextlib import aclosing
 from dataclasses import replace
 
-from agentapp.agents.drivers.shared import (
-    Deadlines,
-    Watch,
-    ended_result,
-    in_own_thread,
-    late_result,
-    note_ending,
-    text_event,
-    unknown_result,
-)
-from agentapp.agents.loop import AskModel, Emit, Event, RunTools, TurnLoop
-from agentapp.agents.provider import AsyncProvider, Reply, ToolCall, ToolResult, Usage
+from agentapp.agents.actions import AskModel, Emit, RunTools
+from agentapp.agents.drivers.async_stream_reader import AsyncStreamReader
+from agentapp.agents.drivers.deadlines import Deadlines, SilenceTimer
+from agentapp.agents.drivers.halting import AsyncHalt, Halt
+from agentapp.agents.drivers.progress import Progress
+from agentapp.agents.drivers.threads import run_in_own_thread
+from agentapp.agents.loop import TurnLoop
+from agentapp.agents.provider import AsyncProvider, Reply, ToolCall, ToolResult
+from agentapp.agents.results import finished_result, late_result, unknown_tool_result
 from agentapp.agents.tool import Tool, ToolContext
-from agentapp.errors import ProviderGarbled, TurnFailed
+from agentapp.errors import TurnFailed
+from agentapp.events import Event
 from agentapp.isolation import Binder
 
-Job = asyncio.Future[object] | None
+Job = asyncio.Future[object] | None  # None for a tool that does not exist
 
 
 class AsyncDriver:
@@ -35,19 +34,29 @@ class AsyncDriver:
         self._provider, self._binder = provider, binder
         self._deadlines = deadlines or Deadlines()
 
-    async def run(self, loop: TurnLoop, context: ToolContext) -> AsyncGenerator[Event | None]:
+    async def run(
+        self, loop: TurnLoop, context: ToolContext, halt: Halt | None = None
+    ) -> AsyncGenerator[Event | None]:
+        """``halt`` ends the turn when any thread or task sets an exception on it, which is raised here.
+
+        It takes effect before the next action and wakes every wait. The cost of a model call that it ends is
+        in ``loop.spent``. An async tool that is still running is cancelled; one on a thread goes on, and its
+        result is dropped.
+        """
+        halted = AsyncHalt(halt or Future())
         turn_ends = time.monotonic() + self._deadlines.turn
         actions = loop.run()
         try:
             action = next(actions)
             while True:
+                halted.raise_if_halted()
                 match action:
                     case Emit(event):
                         yield event
                         action = actions.send(None)
                     case AskModel():
                         try:
-                            async with aclosing(self._ask(action, turn_ends)) as items:
+                            async with aclosing(self._ask(action, turn_ends, halted)) as items:
                                 async for item in items:
                                     if isinstance(item, Reply):
                                         reply = item
@@ -59,66 +68,45 @@ class AsyncDriver:
                             action = actions.send(reply)
                     case RunTools():
                         jobs = self._start_tools(action, context)
-                        async for _ in self._waiting(jobs, turn_ends):
-                            yield None
-                        action = actions.send(self._results(action, jobs))
+                        try:
+                            async for _ in self._wait_for(jobs, turn_ends, halted):
+                                yield None
+                            results = self._results(action, jobs)
+                        finally:
+                            _drop(jobs)
+                        action = actions.send(results)
         except StopIteration:
             return
         finally:
             actions.close()
 
-    async def _ask(self, action: AskModel, turn_ends: float) -> AsyncGenerator[Event | Reply | None]:
+    async def _ask(
+        self, action: AskModel, turn_ends: float, halted: AsyncHalt
+    ) -> AsyncGenerator[Event | Reply | None]:
         """The call's events, then its reply."""
-        watch = Watch(self._deadlines)
-        call = replace(action.call, timeout=max(self._deadlines.first_token, self._deadlines.gap))
-        pieces = self._provider.stream(call)
-        lead, said, told, spent = action.lead, 0, time.monotonic(), Usage()
-        pull = asyncio.ensure_future(_next(pieces))
+        timer = SilenceTimer(self._deadlines)
+        progress = Progress(action.separator, self._deadlines.tick)
+        call = replace(action.call, timeout=self._deadlines.longest_silence)
+        reader = AsyncStreamReader(self._provider, call)
         try:
             while True:
-                began = time.monotonic()
-                patience = watch.patience(turn_ends - began)
-                done, _ = await asyncio.wait({pull}, timeout=patience)
-                item: str | Usage | Reply = pull.result() if done else ""
-                if isinstance(item, Usage):
-                    spent, item = item, ""
-                    watch.waited(time.monotonic() - began)
-                elif done:
-                    watch.heard()
-                else:
-                    watch.waited(patience)
+                item = await reader.next_item(timer, turn_ends, halted)
+                halted.raise_if_halted()
                 if isinstance(item, Reply):
                     yield item
                     return
-                if done:
-                    pull = asyncio.ensure_future(_next(pieces))
-                if item:
-                    said += len(item)
-                    yield text_event(lead + item)
-                    lead, told = "", time.monotonic()
-                elif time.monotonic() - told >= self._deadlines.tick:
-                    yield None
-                    told = time.monotonic()
+                if isinstance(item, BaseException):
+                    raise item
+                for event in progress.events_for(item):
+                    yield event
         except TurnFailed as error:
-            note_ending(error, spent, said)
+            progress.complete(error, reader.spent)
             raise
         finally:
-            await _give_up(pull, pieces)
+            await reader.close()
 
     def _start_tools(self, action: RunTools, context: ToolContext) -> list[Job]:
-        return [self._start_tool(action.agent.tool(call.name), context, call) for call in action.calls]
-
-    async def _waiting(self, jobs: list[Job], turn_ends: float) -> AsyncGenerator[None]:
-        """Until the tools are done or their time is up, with a sign of life now and then."""
-        ends = min(time.monotonic() + self._deadlines.tool, turn_ends)
-        running = {job for job in jobs if job is not None}
-        while running and (left := ends - time.monotonic()) > 0:
-            _, running = await asyncio.wait(running, timeout=min(left, self._deadlines.tick))
-            if running:
-                yield None
-
-    def _results(self, action: RunTools, jobs: list[Job]) -> tuple[ToolResult, ...]:
-        return tuple(self._result(call, job) for call, job in zip(action.calls, jobs, strict=True))
+        return [self._start_tool(action.agent.find_tool(call.name), context, call) for call in action.calls]
 
     def _start_tool(self, tool: Tool | None, context: ToolContext, call: ToolCall) -> Job:
         if tool is None:
@@ -131,32 +119,30 @@ class AsyncDriver:
 
             return asyncio.ensure_future(self._binder.carried(context.scope, run_async)())
         run = self._binder.carried(context.scope, lambda: tool.call(context, call))
-        return asyncio.wrap_future(in_own_thread(run, f"agentapp-tool-{tool.name}"))
+        return asyncio.wrap_future(run_in_own_thread(run, f"agentapp-tool-{tool.name}"))
+
+    async def _wait_for(self, jobs: list[Job], turn_ends: float, halted: AsyncHalt) -> AsyncGenerator[None]:
+        """Until the tools are done or their time is up. Yields now and then while some are running."""
+        ends = min(time.monotonic() + self._deadlines.tool, turn_ends)
+        running = {job for job in jobs if job is not None}
+        while running and (left := ends - time.monotonic()) > 0:
+            await halted.wait(running, min(left, self._deadlines.tick))
+            halted.raise_if_halted()
+            running = {job for job in running if not job.done()}
+            if running:
+                yield None
+
+    def _results(self, action: RunTools, jobs: list[Job]) -> tuple[ToolResult, ...]:
+        return tuple(self._result(call, job) for call, job in zip(action.calls, jobs, strict=True))
 
     def _result(self, call: ToolCall, job: Job) -> ToolResult:
         if job is None:
-            return unknown_result(call)
-        if job.done():
-            return ended_result(call, job)
-        job.cancel()
-        return late_result(call, self._deadlines.tool)
+            return unknown_tool_result(call)
+        return finished_result(call, job) if job.done() else late_result(call, self._deadlines.tool)
 
 
-async def _next(pieces: AsyncIterator[str | Usage | Reply]) -> str | Usage | Reply:
-    try:
-        return await anext(pieces)
-    except StopAsyncIteration:
-        raise ProviderGarbled("The model's answer ended too early.") from None
-
-
-async def _give_up(
-    pull: asyncio.Future[str | Usage | Reply], pieces: AsyncIterator[str | Usage | Reply]
-) -> None:
-    """End the call wherever it is: a connection with half an answer in it must not be used again."""
-    pull.cancel()
-    await asyncio.wait({pull})
-    if not pull.cancelled():
-        pull.exception()
-    close = getattr(pieces, "aclose", None)
-    if close is not None:
-        await close()
+def _drop(jobs: list[Job]) -> None:
+    """Cancel what still runs. Exceptions of the rest are read, because asyncio logs those that never are."""
+    for job in jobs:
+        if job is not None and not job.cancel() and not job.cancelled():
+            job.exception()

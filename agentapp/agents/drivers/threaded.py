@@ -1,4 +1,4 @@
-"""The driver for threads: carries a loop's actions out and yields its events as they happen."""
+"""The driver for threads: carries out the actions of a loop and yields its events as they happen."""
 
 from __future__ import annotations
 
@@ -8,43 +8,42 @@ import time
 from collections.abc import Awaitable, Generator
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import replace
-from queue import Empty, SimpleQueue
-from typing import Any
 
-from agentapp.agents.drivers.shared import (
-    Deadlines,
-    Watch,
-    ended_result,
-    in_own_thread,
-    late_result,
-    note_ending,
-    text_event,
-    unknown_result,
-)
-from agentapp.agents.loop import AskModel, Emit, Event, RunTools, TurnLoop
-from agentapp.agents.provider import Line, ModelCall, Provider, Reply, ToolCall, ToolResult, Usage
+from agentapp.agents.actions import AskModel, Emit, RunTools
+from agentapp.agents.cancellation import Cancellation
+from agentapp.agents.drivers.deadlines import Deadlines, SilenceTimer
+from agentapp.agents.drivers.halting import Halt, raise_if_halted
+from agentapp.agents.drivers.progress import Progress
+from agentapp.agents.drivers.stream_reader import StreamReader
+from agentapp.agents.drivers.threads import run_in_own_thread
+from agentapp.agents.loop import TurnLoop
+from agentapp.agents.provider import Provider, Reply, ToolCall, ToolResult
+from agentapp.agents.results import finished_result, late_result, unknown_tool_result
 from agentapp.agents.tool import Tool, ToolContext
-from agentapp.errors import ProviderGarbled, TurnFailed, TurnInterrupted
+from agentapp.errors import TurnFailed
+from agentapp.events import Event
 from agentapp.isolation import Binder
 
-Events = Generator["Event | None", None, None]
+Job = Future[object] | None  # None for a tool that does not exist
 
 
 class ThreadedDriver:
     """Runs a turn on the caller's thread. ``None`` among the events means: nothing new, still waiting.
 
-    The model is listened to on a thread of its own, so that silence can be noticed and ended.
+    The model's answer is read on a thread of its own, so that silence can be noticed and ended.
     """
 
     def __init__(self, provider: Provider, binder: Binder, deadlines: Deadlines | None = None) -> None:
         self._provider, self._binder = provider, binder
         self._deadlines = deadlines or Deadlines()
 
-    def run(self, loop: TurnLoop, context: ToolContext, halt: Future[Any] | None = None) -> Events:
-        """``halt`` ends the turn when somebody on any thread sets an exception on it, which is raised here.
+    def run(
+        self, loop: TurnLoop, context: ToolContext, halt: Halt | None = None
+    ) -> Generator[Event | None, None, None]:
+        """``halt`` ends the turn when any thread sets an exception on it, which is raised here.
 
-        It takes effect before anything more is done and wakes every wait. What the model call that it
-        ends had cost is in ``loop.spent``; a tool that it leaves behind goes on, and nobody hears of it.
+        It takes effect before the next action and wakes every wait. The cost of a model call that it ends is
+        in ``loop.spent``. A tool that is still running goes on, and its result is dropped.
         """
         halt = Future() if halt is None else halt
         turn_ends = time.monotonic() + self._deadlines.turn
@@ -52,7 +51,7 @@ class ThreadedDriver:
         try:
             action = next(actions)
             while True:
-                _check(halt)
+                raise_if_halted(halt)
                 match action:
                     case Emit(event):
                         yield event
@@ -73,124 +72,63 @@ class ThreadedDriver:
             actions.close()
 
     def _ask(
-        self, action: AskModel, context: ToolContext, turn_ends: float, halt: Future[Any]
+        self, action: AskModel, context: ToolContext, turn_ends: float, halt: Halt
     ) -> Generator[Event | None, None, Reply]:
-        watch = Watch(self._deadlines)
-        timeout = max(self._deadlines.first_token, self._deadlines.gap)
-        listening = _Listening(self._provider, replace(action.call, timeout=timeout, line=Line()))
-        heard = listening.heard
-        halt.add_done_callback(lambda _: heard.put(""))  # it wakes whoever waits, and `halt` tells the rest
-        in_own_thread(self._binder.carried(context.scope, listening.run), "agentapp-model")
-        lead, said, told = action.lead, 0, time.monotonic()
+        call = replace(action.call, timeout=self._deadlines.longest_silence, cancellation=Cancellation())
+        reader = StreamReader(self._provider, call)
+        items = reader.items
+        halt.add_done_callback(lambda _: items.put(""))  # ends the wait for the next item
+        run_in_own_thread(self._binder.carried(context.scope, reader.run), "agentapp-model")
+        timer = SilenceTimer(self._deadlines)
+        progress = Progress(action.separator, self._deadlines.tick)
         try:
             while True:
-                began = time.monotonic()
-                patience = watch.patience(turn_ends - began)
-                try:
-                    item = heard.get(timeout=patience)
-                except Empty:
-                    watch.waited(patience)
-                    item = ""
-                else:
-                    if isinstance(item, Usage):
-                        item = ""
-                        watch.waited(time.monotonic() - began)
-                    else:
-                        watch.heard()
-                _check(halt)
+                item = reader.next_item(timer, turn_ends)
+                raise_if_halted(halt)
                 if isinstance(item, Reply):
                     return item
                 if isinstance(item, Exception):
                     raise item
-                if item:
-                    said += len(item)
-                    yield text_event(lead + item)
-                    lead, told = "", time.monotonic()
-                elif time.monotonic() - told >= self._deadlines.tick:
-                    yield None
-                    told = time.monotonic()
+                yield from progress.events_for(item)
         except TurnFailed as error:
-            note_ending(error, listening.spent, said)
+            progress.complete(error, reader.spent)
             raise
         finally:
-            listening.hang_up()
+            # A late answer is dropped, and its connection is closed instead of going back to a pool.
+            call.cancellation.cancel()
 
     def _run_tools(
-        self, action: RunTools, context: ToolContext, turn_ends: float, halt: Future[Any]
-    ) -> Generator[Event | None, None, tuple[ToolResult, ...]]:
-        jobs = [self._start_tool(action.agent.tool(call.name), context, call) for call in action.calls]
+        self, action: RunTools, context: ToolContext, turn_ends: float, halt: Halt
+    ) -> Generator[None, None, tuple[ToolResult, ...]]:
+        jobs = [self._start_tool(action.agent.find_tool(call.name), context, call) for call in action.calls]
         ends = min(time.monotonic() + self._deadlines.tool, turn_ends)
         running = [job for job in jobs if job is not None]
         while running and (left := ends - time.monotonic()) > 0:
             wait((*running, halt), timeout=min(left, self._deadlines.tick), return_when=FIRST_COMPLETED)
-            _check(halt)
+            raise_if_halted(halt)
             running = [job for job in running if not job.done()]
             if running:
                 yield None
         return tuple(self._result(call, job) for call, job in zip(action.calls, jobs, strict=True))
 
-    def _start_tool(self, tool: Tool | None, context: ToolContext, call: ToolCall) -> Future[object] | None:
+    def _start_tool(self, tool: Tool | None, context: ToolContext, call: ToolCall) -> Job:
         if tool is None:
             return None
         run = self._binder.carried(context.scope, lambda: _finish(tool.call(context, call)))
-        return in_own_thread(run, f"agentapp-tool-{tool.name}")
+        return run_in_own_thread(run, f"agentapp-tool-{tool.name}")
 
-    def _result(self, call: ToolCall, job: Future[object] | None) -> ToolResult:
+    def _result(self, call: ToolCall, job: Job) -> ToolResult:
         if job is None:
-            return unknown_result(call)
-        return ended_result(call, job) if job.done() else late_result(call, self._deadlines.tool)
-
-
-class _Listening:
-    """One model call, read on a thread of its own into a queue."""
-
-    def __init__(self, provider: Provider, call: ModelCall) -> None:
-        self._provider, self._call = provider, call
-        self.heard: SimpleQueue[str | Usage | Reply | Exception] = SimpleQueue()
-        self.spent = Usage()
-
-    def run(self) -> None:
-        try:
-            pieces = self._provider.stream(self._call)
-            try:
-                for piece in pieces:
-                    self._hear(piece)
-                    if self._call.line.is_hung_up:
-                        return
-            finally:
-                close = getattr(pieces, "close", None)
-                if close is not None:
-                    close()
-            self.heard.put(ProviderGarbled("The model's answer ended too early."))
-        except Exception as error:
-            self._hear(error)
-        except BaseException as error:  # whoever listens must not be ended by an exit meant for this thread
-            self.heard.put(ProviderGarbled(f"The model's answer ended with {type(error).__name__}."))
-
-    def hang_up(self) -> None:
-        """A late answer is discarded and its connection closed, never pooled."""
-        self._call.line.hang_up()
-
-    def _hear(self, piece: str | Usage | Reply | Exception) -> None:
-        match piece:
-            case Usage():
-                self.spent = piece
-            case Reply(usage=Usage() as usage) | TurnFailed(usage=Usage() as usage):
-                self.spent = usage
-        self.heard.put(piece)
-
-
-def _check(halt: Future[Any]) -> None:
-    if halt.done():
-        raise halt.exception() or TurnInterrupted()
+            return unknown_tool_result(call)
+        return finished_result(call, job) if job.done() else late_result(call, self._deadlines.tool)
 
 
 def _finish(value: object) -> object:
     """An async tool runs to its end on the tool's own thread."""
     if inspect.isawaitable(value):
-        return asyncio.run(_awaited(value))
+        return asyncio.run(_await(value))
     return value
 
 
-async def _awaited(value: Awaitable[object]) -> object:
+async def _await(value: Awaitable[object]) -> object:
     return await value

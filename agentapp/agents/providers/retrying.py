@@ -1,4 +1,4 @@
-"""Asking again: wrappers that retry a failed model call as long as nobody saw any of its answer."""
+"""Providers that wrap another one and retry a failed model call, as long as none of its answer was shown."""
 
 from __future__ import annotations
 
@@ -7,18 +7,19 @@ import random
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator, Iterator
 from dataclasses import replace
 
-from agentapp.agents.provider import AsyncProvider, ModelCall, Provider, Reply, Usage
+from agentapp.agents.provider import AsyncProvider, ModelCall, Provider, Reply
 from agentapp.errors import ProviderBusy, ProviderError, ProviderGarbled
+from agentapp.events import Usage
 
 MAX_RETRIES = 2
-BASE_DELAY = 0.5
-MAX_DELAY = 8.0
+FIRST_DELAY_SECONDS = 0.5  # the most before the first retry; it doubles with each
+MAX_DELAY_SECONDS = 8.0
 
 
 class Retrying:
-    """Same interface as the provider it wraps. Usage includes what the failed tries had cost.
+    """A `Provider` that wraps another. Usage includes what the failed attempts have cost.
 
-    A call that was hung up on is not tried again. Its wait ends at once, unless a ``sleep`` was given.
+    A cancelled call is not tried again. Its wait ends at once, unless a ``sleep`` was given.
     """
 
     def __init__(
@@ -31,24 +32,24 @@ class Retrying:
         self._provider, self._sleep, self._rng = provider, sleep, rng
 
     def stream(self, call: ModelCall) -> Iterator[str | Usage | Reply]:
-        tries, sleep = _Tries(call.timeout), self._sleep or call.line.wait
+        attempts, sleep = _Attempts(call.timeout), self._sleep or call.cancellation.wait
         while True:
             items = self._provider.stream(call)
             try:
                 for item in items:
-                    yield tries.passed(item)
+                    yield attempts.add_cost_to(item)
                 return
             except ProviderError as error:
                 failure = error
-                if (delay := tries.failed(error, self._rng())) is None:
+                if (delay := attempts.next_delay(error, self._rng())) is None:
                     raise
             finally:
                 # An abandoned answer must not wait for the garbage collector to free its connection.
                 if isinstance(items, Generator):
                     items.close()
-            yield tries.spent
+            yield attempts.spent
             sleep(delay)
-            if call.line.is_hung_up:
+            if call.cancellation.is_cancelled:
                 raise failure
 
 
@@ -65,61 +66,63 @@ class AsyncRetrying:
         self._provider, self._sleep, self._rng = provider, sleep, rng
 
     async def stream(self, call: ModelCall) -> AsyncIterator[str | Usage | Reply]:
-        tries = _Tries(call.timeout)
+        attempts = _Attempts(call.timeout)
         while True:
             items = self._provider.stream(call)
             try:
                 async for item in items:
-                    yield tries.passed(item)
+                    yield attempts.add_cost_to(item)
                 return
             except ProviderError as error:
-                if (delay := tries.failed(error, self._rng())) is None:
+                if (delay := attempts.next_delay(error, self._rng())) is None:
                     raise
             finally:
                 if isinstance(items, AsyncGenerator):
                     await items.aclose()
-            yield tries.spent
+            yield attempts.spent
             await self._sleep(delay)
 
 
 def retry_delay(
     attempt: int, error: ProviderError, rng: float, waited: float, timeout: float
 ) -> float | None:
-    """Seconds to wait before the try that follows failed try number ``attempt`` (from 0); None to give up.
+    """Seconds to wait after failed attempt number ``attempt`` (from 0) before the next; None to give up.
 
-    ``rng`` in [0, 1) picks from the whole range up to the exponential limit, so that calls which failed
-    together do not come back together. All waits of one call together stay within ``timeout``.
+    ``rng`` in [0, 1) picks from the whole range up to the exponential limit, so that calls which failed at
+    the same time are not repeated at the same time. All waits of one call together stay within ``timeout``.
     """
     if attempt >= MAX_RETRIES or not isinstance(error, (ProviderBusy, ProviderGarbled)):
         return None
-    delay = max(rng * min(MAX_DELAY, BASE_DELAY * 2**attempt), error.retry_after or 0.0)
+    delay = max(rng * min(MAX_DELAY_SECONDS, FIRST_DELAY_SECONDS * 2**attempt), error.retry_after or 0.0)
     return delay if waited + delay <= timeout else None
 
 
-class _Tries:
-    """What one call has seen so far: the failed tries, what they cost, how long was waited."""
+class _Attempts:
+    """The attempts of one call so far: how many failed, what they cost, how long was waited between them."""
 
     def __init__(self, timeout: float) -> None:
         self._timeout = timeout
         self._failures = 0
         self._waited = 0.0
         self.spent = Usage()
-        self._seen = False
+        self._was_shown = False
 
-    def passed(self, item: str | Usage | Reply) -> str | Usage | Reply:
+    def add_cost_to(self, item: str | Usage | Reply) -> str | Usage | Reply:
+        """The same item, with the cost of the failed attempts in its usage."""
         if isinstance(item, Usage):
             return self.spent + item
-        self._seen = self._seen or bool(item)  # a Reply is never false; an empty piece shows nothing
+        # A Reply is never false. An empty piece is, and shows nothing.
+        self._was_shown = self._was_shown or bool(item)
         return replace(item, usage=self.spent + item.usage) if isinstance(item, Reply) else item
 
-    def failed(self, error: ProviderError, rng: float) -> float | None:
-        """The delay before the next try, or None after adding the cost of all tries to the error."""
+    def next_delay(self, error: ProviderError, rng: float) -> float | None:
+        """The delay before the next attempt. None to give up: then the error has the cost of all attempts."""
         self.spent += error.usage or Usage()
         delay = None
-        if not self._seen:
+        if not self._was_shown:
             delay = retry_delay(self._failures, error, rng, self._waited, self._timeout)
         if delay is None:
-            error.usage, error.said_something = self.spent, error.said_something or self._seen
+            error.usage, error.said_something = self.spent, error.said_something or self._was_shown
             return None
         self._failures += 1
         self._waited += delay

@@ -21,11 +21,13 @@ import httpx2
 import pytest
 from anthropic import _exceptions as sdk_exceptions
 
-from agentapp.agents.provider import Message, ModelCall, Reply, ToolCall, ToolResult, ToolSpec, Usage
-from agentapp.agents.providers.anthropic import AnthropicProvider, AsyncAnthropicProvider, Kept
-from agentapp.agents.providers.anthropic.errors import SENTENCES, CutShort, retry_after_of, translated
+from agentapp.agents.provider import Message, ModelCall, Reply, ToolCall, ToolResult, ToolSpec
+from agentapp.agents.providers.anthropic import AnthropicProvider, AsyncAnthropicProvider
+from agentapp.agents.providers.anthropic.clients import OwnedClient
+from agentapp.agents.providers.anthropic.errors import SENTENCES, CutShort, retry_after_of, translate_error
 from agentapp.agents.providers.anthropic.messages import Assembler, request_for
 from agentapp.errors import ProviderBusy, ProviderError, ProviderGarbled, ProviderRejected, ProviderTimeout
+from agentapp.events import Usage
 from tests.support.messages_api import MessagesApi, Script, Tokens, events_of
 
 KEY = "sk-ant-api03-not-a-real-key"
@@ -653,7 +655,7 @@ def built(kind: type[Exception]) -> Exception:
 )
 def test_every_foreign_exception_has_its_own_of_ours(modules: Any, expected: dict[str, type]) -> None:
     kinds = exceptions_in(*modules)
-    assert {name: type(translated(built(kind), None)) for name, kind in kinds.items()} == expected
+    assert {name: type(translate_error(built(kind), None)) for name, kind in kinds.items()} == expected
 
 
 def test_error_classes_of_a_status_follow_the_status() -> None:
@@ -667,7 +669,7 @@ def test_error_classes_of_a_status_follow_the_status() -> None:
     for kind in kinds:
         status = kind.status_code  # type: ignore[attr-defined]
         expected = ProviderBusy if status == 429 or status >= 500 else ProviderRejected
-        assert type(translated(built(kind), None)) is (ProviderTimeout if status == 408 else expected)
+        assert type(translate_error(built(kind), None)) is (ProviderTimeout if status == 408 else expected)
 
 
 @pytest.mark.parametrize(
@@ -684,7 +686,7 @@ def test_error_classes_of_a_status_follow_the_status() -> None:
     ids=lambda value: type(value).__name__ if isinstance(value, Exception) else "",
 )
 def test_any_other_exception_is_ours_too(exc: Exception, expected: type) -> None:
-    assert type(translated(exc, None)) is expected
+    assert type(translate_error(exc, None)) is expected
 
 
 @pytest.mark.parametrize(
@@ -699,7 +701,7 @@ def test_any_other_exception_is_ours_too(exc: Exception, expected: type) -> None
 def test_what_stopped_a_connection_decides(cause: Exception, expected: type, calls: int) -> None:
     exc = anthropic.APIConnectionError(request=REQUEST)
     exc.__cause__ = cause
-    error = translated(exc, None)
+    error = translate_error(exc, None)
     assert (type(error), error.usage) == (expected, Usage(model_calls=calls))
 
 
@@ -779,7 +781,7 @@ def test_threads_that_start_together_make_one_client() -> None:
         together.wait(5)
         kept.get(1)
 
-    kept = Kept(make)
+    kept = OwnedClient(make)
     threads = [threading.Thread(target=use) for _ in range(8)]
     for thread in threads:
         thread.start()
@@ -818,7 +820,7 @@ def test_blocks_that_are_not_for_us_do_not_disturb() -> None:
     answer = Assembler()
     fed = [answer.feed(json.dumps(event)) for event in EVENTS]
     assert fed == [Usage(3, 1, 1), "", "", "a", "b", "", "", None, Usage(3, 9, 1), None]
-    answer.end()
+    answer.check_complete()
     assert answer.reply() == Reply("ab", (), Usage(3, 9, 1), "end_turn")
 
 
@@ -828,7 +830,7 @@ def test_a_stream_that_ends_between_two_events_is_cut(length: int) -> None:
     for event in EVENTS[:length]:
         answer.feed(json.dumps(event))
     with pytest.raises(CutShort):
-        answer.end()
+        answer.check_complete()
 
 
 def test_an_end_without_a_reason_is_no_end() -> None:
@@ -837,7 +839,7 @@ def test_an_end_without_a_reason_is_no_end() -> None:
         if event["type"] != "message_delta":
             answer.feed(json.dumps(event))
     with pytest.raises(CutShort):
-        answer.end()
+        answer.check_complete()
 
 
 @pytest.mark.parametrize(
@@ -860,7 +862,7 @@ def test_an_event_that_makes_no_sense_is_garbled(data: str) -> None:
     answer = Assembler()
     with pytest.raises((LookupError, TypeError, ValueError, AttributeError, RecursionError)) as caught:
         answer.feed(data)
-    assert type(answer.failed(caught.value, KEY)) is ProviderGarbled
+    assert type(answer.translate_error(caught.value, KEY)) is ProviderGarbled
 
 
 def good(**changes: Any) -> dict[str, Any]:

@@ -10,16 +10,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from agentapp.agents.agent import Agent
 from agentapp.agents.drivers.threaded import ThreadedDriver
 from agentapp.agents.loop import Limits, Opening, TurnLoop
-from agentapp.agents.provider import Message, ModelCall, Reply, ToolCall, ToolResult, ToolSpec, Usage
+from agentapp.agents.provider import Message, ModelCall, Reply, ToolCall, ToolResult, ToolSpec
 from agentapp.agents.providers.demo import AsyncDemoProvider, DemoProvider, answer
-from agentapp.agents.providers.demo.cues import find_jobs
-from agentapp.agents.providers.demo.sums import find_sums
+from agentapp.agents.providers.demo.arithmetic import find_expressions
+from agentapp.agents.providers.demo.tasks import find_tasks
 from agentapp.agents.shipped import maths, team
-from agentapp.agents.team import Agent, Team
+from agentapp.agents.team import Team
 from agentapp.agents.tool import ToolContext, tool
 from agentapp.errors import OutOfSteps, ProviderFailed, ProviderGarbled
+from agentapp.events import Usage
 from agentapp.isolation import Scope, ThreadBinder
 
 # A loaded machine is no failure.
@@ -347,18 +349,18 @@ def test_agent_without_tools_or_team_just_talks() -> None:
     ],
 )
 def test_sums_are_told_from_other_numbers(text: str, sums: list[str]) -> None:
-    assert list(find_sums(text)) == sums
+    assert list(find_expressions(text)) == sums
 
 
 @pytest.mark.parametrize(
     "text", ["on 2026-03-01 at 10:30", "what is the time complexity of sorting", "good day to you"]
 )
 def test_dates_and_small_talk_are_no_jobs(text: str) -> None:
-    assert find_jobs(text) == ()
+    assert find_tasks(text) == ()
 
 
 def test_what_is_to_be_noted_is_not_computed() -> None:
-    (job,) = find_jobs("remember that 2+2 and the time in Tokyo")
+    (job,) = find_tasks("remember that 2+2 and the time in Tokyo")
     assert (job.tool, job.input) == ("add_note", {"text": "2+2 and the time in Tokyo"})
 
 

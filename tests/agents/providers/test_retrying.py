@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
-from agentapp.agents.provider import ModelCall, Reply, Usage
+from agentapp.agents.provider import ModelCall, Reply
 from agentapp.agents.providers.anthropic import AnthropicProvider, AsyncAnthropicProvider
 from agentapp.agents.providers.retrying import AsyncRetrying, Retrying, retry_delay
 from agentapp.errors import ProviderBusy, ProviderError, ProviderGarbled, ProviderRejected, ProviderTimeout
+from agentapp.events import Usage
 from tests.agents.providers.test_anthropic import KEY, InLoop, Threaded, call, reply_of, without_usage
 from tests.support.messages_api import MessagesApi, Script
 
@@ -208,7 +209,7 @@ def test_an_abandoned_answer_is_closed_together_with_its_wrapper(kind: str, wait
 
 def test_a_call_that_was_hung_up_on_is_not_tried_again() -> None:
     asked, provider = call(), Tries([busy()], GOOD)
-    retrying = Retrying(provider, sleep=lambda seconds: asked.line.hang_up())
+    retrying = Retrying(provider, sleep=lambda seconds: asked.cancellation.cancel())
     with pytest.raises(ProviderBusy):
         list(retrying.stream(asked))
     assert provider.left == [GOOD]
@@ -218,7 +219,7 @@ def test_the_wait_before_a_retry_ends_when_the_call_is_hung_up_on() -> None:
     asked, provider = call(), Tries([busy(retry_after=10)], GOOD)
     items = Retrying(provider).stream(asked)
     assert next(items) == busy().usage  # told before the wait begins
-    threading.Timer(0.05, asked.line.hang_up).start()
+    threading.Timer(0.05, asked.cancellation.cancel).start()
     began = time.monotonic()
     with pytest.raises(ProviderBusy):
         next(items)

@@ -1,4 +1,4 @@
-"""What can go wrong with a call of the Messages API, as one of our own errors."""
+"""Everything that can go wrong with a call of the Messages API, translated into one of our own errors."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from typing import Any
 import anthropic
 import httpx2
 
-from agentapp.agents.provider import Usage
 from agentapp.errors import ProviderBusy, ProviderError, ProviderGarbled, ProviderRejected, ProviderTimeout
+from agentapp.events import Usage
 
 log = logging.getLogger(__name__)
 
@@ -41,8 +41,8 @@ class ErrorEvent(Exception):
 
 
 @contextmanager
-def serialised() -> Iterator[None]:
-    """Put it around the SDK's sending. The SDK lets these out only while it still writes the request."""
+def writing_request() -> Iterator[None]:
+    """Put it around the SDK's call. Of the SDK these errors come only while it writes the request as JSON."""
     try:
         yield
     except (TypeError, ValueError, RecursionError) as exc:
@@ -73,9 +73,9 @@ ERROR_TYPES: Mapping[str, type[ProviderError]] = MappingProxyType(
         "request_too_large": ProviderRejected,
     }
 )
-OWN_FAULTS = ("invalid_request_error", "request_too_large")
-# Nothing was sent, and nothing will be until the settings or the request are others.
-HOPELESS = (
+REQUEST_ERROR_TYPES = ("invalid_request_error", "request_too_large")
+# Nothing was sent, and nothing will be until the settings or the request are changed.
+PERMANENT_ERRORS = (
     UnusableKey,
     Unserialisable,
     anthropic.CredentialsError,
@@ -83,8 +83,8 @@ HOPELESS = (
     httpx2.UnsupportedProtocol,
     httpx2.InvalidURL,
 )
-UNREACHED = (
-    *HOPELESS,
+NOT_SENT_ERRORS = (
+    *PERMANENT_ERRORS,
     httpx2.ConnectError,
     httpx2.ConnectTimeout,
     httpx2.PoolTimeout,
@@ -92,18 +92,22 @@ UNREACHED = (
 )
 
 
-def translated(exc: Exception, spent: Usage | None, key: str = "") -> ProviderError:
-    """Our error for any exception at all. What is only for the operator goes to the log, without the key."""
+def translate_error(exc: Exception, spent: Usage | None, key: str = "") -> ProviderError:
+    """Our error for any exception at all. Details are only for the operator: they are logged, without the
+    key.
+    """
     chain = _chain(exc)
     for link in chain:
         link.args = tuple(_without(key, arg) for arg in link.args)
     ours = _class_for(exc, chain)
-    reached = not any(isinstance(link, UNREACHED) for link in chain)
+    sent = not any(isinstance(link, NOT_SENT_ERRORS) for link in chain)
     status, request_id = getattr(exc, "status_code", None), getattr(exc, "request_id", None)
-    told = " <- ".join(f"{type(link).__name__}: {link}" for link in chain)
-    log.warning("model call failed: status=%s request_id=%s %.500r", status, request_id, _without(key, told))
+    details = " <- ".join(f"{type(link).__name__}: {link}" for link in chain)
+    log.warning(
+        "model call failed: status=%s request_id=%s %.500r", status, request_id, _without(key, details)
+    )
     wait = retry_after_of(exc, time.time()) if ours is ProviderBusy else None
-    error = ours(SENTENCES[ours], usage=spent or Usage(model_calls=int(reached)), retry_after=wait)
+    error = ours(SENTENCES[ours], usage=spent or Usage(model_calls=int(sent)), retry_after=wait)
     if ours is ProviderRejected and _is_about_this_request(exc, chain):
         error.blame = "turn"
     return error
@@ -117,7 +121,7 @@ def _class_for(exc: Exception, chain: Iterable[BaseException]) -> type[ProviderE
             return ERROR_TYPES.get(exc.kind, ProviderGarbled)
         case anthropic.APIStatusError():
             return _class_for_status(exc.response.status_code, str(exc.type))
-    if any(isinstance(link, HOPELESS) for link in chain):
+    if any(isinstance(link, PERMANENT_ERRORS) for link in chain):
         return ProviderRejected
     if isinstance(exc, (anthropic.APIConnectionError, httpx2.ConnectError, httpx2.ProxyError)):
         return ProviderBusy
@@ -125,13 +129,15 @@ def _class_for(exc: Exception, chain: Iterable[BaseException]) -> type[ProviderE
 
 
 def _is_about_this_request(exc: Exception, chain: Iterable[BaseException]) -> bool:
-    """Too long, or nonsense: the next one of somebody else may well be accepted."""
+    """Whether the request itself was refused, as too long or invalid: the next one may well be accepted."""
     if any(isinstance(link, Unserialisable) for link in chain):
         return True
-    if "credit balance" in str(exc):  # told as an invalid request, though nobody's is accepted any more
+    if "credit balance" in str(
+        exc
+    ):  # called an invalid request, but no other request would be accepted either
         return False
     kind = exc.kind if isinstance(exc, ErrorEvent) else getattr(exc, "type", None)
-    return kind in OWN_FAULTS or getattr(exc, "status_code", 0) in (400, 413)
+    return kind in REQUEST_ERROR_TYPES or getattr(exc, "status_code", 0) in (400, 413)
 
 
 def _class_for_status(status: int, error_type: str) -> type[ProviderError]:
@@ -139,12 +145,13 @@ def _class_for_status(status: int, error_type: str) -> type[ProviderError]:
         return ProviderTimeout
     if status == 429 or status >= 500:
         return ProviderBusy
-    # A redirect is not followed, since the key would go along: the configured address is wrong.
+    # A redirect means that the configured address is wrong. It is not followed, because the key would be sent
+    # along.
     return ProviderRejected if status >= 300 else ERROR_TYPES.get(error_type, ProviderGarbled)
 
 
 def retry_after_of(exc: Exception, now: float) -> float | None:
-    """Seconds from ``now``. The header gives them as such or as a date; what is neither counts as absent."""
+    """Seconds from ``now``. The header has seconds or a date; anything else counts as no header."""
     response = getattr(exc, "response", None)
     header = response.headers.get("retry-after", "") if response is not None else ""
     try:

@@ -8,13 +8,14 @@ from typing import Any
 
 import httpx2
 
-from agentapp.agents.provider import Message, ModelCall, Reply, ToolCall, Usage
-from agentapp.agents.providers.anthropic.errors import CutShort, ErrorEvent, translated
+from agentapp.agents.provider import Message, ModelCall, Reply, ToolCall
+from agentapp.agents.providers.anthropic.errors import CutShort, ErrorEvent, translate_error
 from agentapp.errors import ProviderError
+from agentapp.events import Usage
 
 CONNECT_TIMEOUT = 5.0
 # The API counts what it read from or wrote to its cache apart from the other input.
-TOKENS = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens", "output_tokens")
+TOKEN_COUNTS = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens", "output_tokens")
 
 
 def request_for(call: ModelCall) -> dict[str, Any]:
@@ -52,8 +53,8 @@ def _blocks(message: Message) -> Iterator[dict[str, Any]]:
 class Assembler:
     """Puts an answer together from the data of its server-sent events, one after the other.
 
-    It is fed the raw events because the SDK's own iterator keeps the pings to itself, and at a ping one can
-    notice that nothing else comes.
+    It takes the raw events because the SDK's own iterator does not pass on the pings, and a ping is the
+    moment to notice that nothing else has come for too long.
     """
 
     def __init__(self) -> None:
@@ -69,8 +70,8 @@ class Assembler:
         return self._stopped and bool(self._stop_reason)
 
     def feed(self, data: str) -> str | Usage | None:
-        """The text that this event adds to the answer: maybe none yet, and None if it adds nothing at all.
-        Or else what the answer has cost so far, if that is what it tells.
+        """The text that this event adds to the answer, which is empty for other content; or the usage so far,
+        if the event reports it; or None if it does neither.
         """
         if not data or self._stopped:
             return None
@@ -93,8 +94,8 @@ class Assembler:
                 raise ErrorEvent(str(event["error"]["type"]), str(event["error"].get("message")))
         return None
 
-    def end(self) -> None:
-        """Call it when the stream ended without an error, which alone does not mean that it is whole."""
+    def check_complete(self) -> None:
+        """For a stream that ended without an error. Raises if the answer is not whole all the same."""
         if not self.complete:
             raise CutShort("the stream ended before the answer did")
 
@@ -102,8 +103,8 @@ class Assembler:
         calls = tuple(_with_input(call, "".join(parts)) for _, (call, parts) in sorted(self._calls.items()))
         return Reply("".join(self._texts), calls, self.usage or Usage(model_calls=1), self._stop_reason)
 
-    def failed(self, exc: Exception, key: str) -> ProviderError:
-        error = translated(exc, self.usage, key)
+    def translate_error(self, exc: Exception, key: str) -> ProviderError:
+        error = translate_error(exc, self.usage, key)
         error.said_something = any(self._texts)
         return error
 
@@ -125,7 +126,7 @@ class Assembler:
 
     def _count(self, usage: Mapping[str, Any]) -> Usage:
         # Counts are totals so far, and an event names only those it knows: a later one replaces an earlier.
-        self._counts |= {name: int(usage[name]) for name in TOKENS if usage.get(name) is not None}
+        self._counts |= {name: int(usage[name]) for name in TOKEN_COUNTS if usage.get(name) is not None}
         output = self._counts.get("output_tokens", 0)
         self.usage = Usage(sum(self._counts.values()) - output, output, model_calls=1)
         return self.usage

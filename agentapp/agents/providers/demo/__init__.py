@@ -1,106 +1,13 @@
-"""The offline demo model: answers by rule from what a model would see, so all can be tried without a key."""
+"""The offline demo model. It answers by rules from what a model would see: all can be tried without a key."""
 
 from __future__ import annotations
 
-import asyncio
-import hashlib
-import re
-import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from dataclasses import dataclass
+from agentapp.agents.provider import Provider
+from agentapp.agents.providers.demo.provider import AsyncDemoProvider, DemoProvider, answer
+from agentapp.config import Settings
 
-from agentapp.agents.provider import ModelCall, Reply, ToolCall, Usage
-from agentapp.agents.providers.demo.rules import decide
-from agentapp.agents.providers.demo.turn import Move, look
-from agentapp.errors import ProviderGarbled
-
-MAX_CALLS = 8
-CUT_AFTER_PIECES = 6
+__all__ = ["AsyncDemoProvider", "DemoProvider", "answer", "make"]
 
 
-class DemoProvider:
-    """Streams what `answer` says word by word, with `delay` seconds in between."""
-
-    def __init__(self, delay: float = 0.02, sleep: Callable[[float], object] = time.sleep) -> None:
-        self._delay, self._sleep = delay, sleep
-
-    def stream(self, call: ModelCall) -> Iterator[str | Reply]:
-        for step in _steps(call, self._delay):
-            if isinstance(step, _Wait):
-                self._sleep(step.seconds)
-            else:
-                yield step
-
-
-class AsyncDemoProvider:
-    """The same for asyncio."""
-
-    def __init__(
-        self, delay: float = 0.02, sleep: Callable[[float], Awaitable[object]] = asyncio.sleep
-    ) -> None:
-        self._delay, self._sleep = delay, sleep
-
-    async def stream(self, call: ModelCall) -> AsyncIterator[str | Reply]:
-        for step in _steps(call, self._delay):
-            if isinstance(step, _Wait):
-                await self._sleep(step.seconds)
-            else:
-                yield step
-
-
-@dataclass(frozen=True, slots=True)
-class _Wait:
-    seconds: float
-
-
-def _steps(call: ModelCall, delay: float) -> Iterator[_Wait | str | Reply]:
-    move = decide(look(call))
-    reply = _reply(call, move)
-    left = move.wait
-    while left > 0:
-        yield _Wait(min(1.0, left))
-        yield ""
-        left -= 1.0
-    for number, piece in enumerate(re.findall(r"\S+\s*|\s+", reply.text)):
-        if number == CUT_AFTER_PIECES and move.breaks_off:
-            spent = Usage(reply.usage.input_tokens, number, 1)
-            raise ProviderGarbled("The demo model was told to fail after some words.", usage=spent)
-        if number and delay > 0:
-            yield _Wait(delay)
-        yield piece
-    yield reply
-
-
-def answer(call: ModelCall) -> Reply:
-    """What the demo model says to this call: always the same to the same. Raises only for ``/fail``."""
-    return _reply(call, decide(look(call)))
-
-
-def _reply(call: ModelCall, move: Move) -> Reply:
-    text = move.text[: 4 * call.max_tokens]
-    digest = _digest(call)
-    calls = tuple(
-        ToolCall(f"demo_{digest}_{number}", name, value)
-        for number, (name, value) in enumerate(move.calls[:MAX_CALLS], 1)
-    )
-    output = _tokens(text) + sum(_tokens(f"{made.name}{made.input}") for made in calls)
-    stop = "tool_use" if calls else "max_tokens" if len(text) < len(move.text) else "end_turn"
-    return Reply(text, calls, Usage(_input_tokens(call), output, 1), stop)
-
-
-def _digest(call: ModelCall) -> str:
-    return hashlib.sha256(repr((call.system, call.messages)).encode("utf-8", "replace")).hexdigest()[:16]
-
-
-def _tokens(text: str) -> int:
-    """About four characters a token."""
-    return -(-len(text) // 4)
-
-
-def _input_tokens(call: ModelCall) -> int:
-    seen = [call.system]
-    for message in call.messages:
-        seen += [*message.texts, *(str(made.input) for made in message.calls)]
-        seen += [result.content for result in message.results]
-    seen += [f"{spec.name} {spec.description} {dict(spec.input_schema)}" for spec in call.tools]
-    return sum(map(_tokens, seen))
+def make(settings: Settings) -> Provider:
+    return DemoProvider(settings.demo_delay)

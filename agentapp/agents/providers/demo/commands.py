@@ -9,12 +9,12 @@ from types import MappingProxyType
 from typing import Any
 
 from agentapp.agents.provider import ToolSpec
-from agentapp.agents.providers.demo.guesses import specialists
-from agentapp.agents.providers.demo.turn import Move, Turn, hand_back, hand_over
+from agentapp.agents.providers.demo.matching import listed_specialists
+from agentapp.agents.providers.demo.turn import Decision, Turn, hand_back, hand_over
 from agentapp.errors import ProviderFailed
 
-MAX_SLOW = 300.0
-MAX_LONG = 5_000
+MAX_SLOW_SECONDS = 300.0
+MAX_LONG_WORDS = 5_000
 
 HELP = """These work with the offline demo model:
 
@@ -50,42 +50,42 @@ def greet(name: str) -> str:
 """
 
 
-def _help(turn: Turn, rest: str) -> Move:
-    return Move(HELP)
+def _help(turn: Turn, rest: str) -> Decision:
+    return Decision(HELP)
 
 
-def _markdown(turn: Turn, rest: str) -> Move:
-    return Move(MARKDOWN)
+def _markdown(turn: Turn, rest: str) -> Decision:
+    return Decision(MARKDOWN)
 
 
-def _fail(turn: Turn, rest: str) -> Move:
+def _fail(turn: Turn, rest: str) -> Decision:
     if rest == "later":
         cut = "This answer will be cut off before it comes to its end, because you asked for that."
-        return Move(cut, breaks_off=True)
+        return Decision(cut, fails_midway=True)
     raise ProviderFailed("The demo model was told to fail.")
 
 
-def _slow(turn: Turn, rest: str) -> Move:
-    seconds = min(float(rest), MAX_SLOW) if re.fullmatch(r"[0-9]+(?:\.[0-9]+)?", rest) else 0.0
-    return Move(f"Here I am, after {seconds:g} seconds.", wait=seconds)
+def _slow(turn: Turn, rest: str) -> Decision:
+    seconds = min(float(rest), MAX_SLOW_SECONDS) if re.fullmatch(r"[0-9]+(?:\.[0-9]+)?", rest) else 0.0
+    return Decision(f"Here I am, after {seconds:g} seconds.", wait=seconds)
 
 
-def _long(turn: Turn, rest: str) -> Move:
-    count = min(int(rest), MAX_LONG) if re.fullmatch("[0-9]{1,9}", rest) else 200
-    return Move(" ".join(map(str, range(1, count + 1))))
+def _long(turn: Turn, rest: str) -> Decision:
+    count = min(int(rest), MAX_LONG_WORDS) if re.fullmatch("[0-9]{1,9}", rest) else 200
+    return Decision(" ".join(map(str, range(1, count + 1))))
 
 
-def _call(turn: Turn, rest: str) -> Move | None:
+def _call(turn: Turn, rest: str) -> Decision | None:
     if turn.calls or turn.notes:
         return None
     name, _, source = rest.partition(" ")
     if name not in turn.offered:
         offered = ", ".join(turn.offered) or "none"
-        return Move(f"The tool {name!r} is not offered to me here. Offered are: {offered}.")
-    return _with_json(source, lambda value: Move(calls=((name, value),)))
+        return Decision(f"The tool {name!r} is not offered to me here. Offered are: {offered}.")
+    return _with_json(source, lambda value: Decision(calls=((name, value),)))
 
 
-def _handover(turn: Turn, rest: str) -> Move | None:
+def _handover(turn: Turn, rest: str) -> Decision | None:
     name, _, source = rest.partition(" ")
     if any(made.name == "hand_over" for made in turn.calls) or turn.handed_over:
         return None
@@ -94,27 +94,27 @@ def _handover(turn: Turn, rest: str) -> Move | None:
         return _with_json(source, lambda parameters: hand_over(name, task, parameters))
     if "hand_back" in turn.offered:
         return hand_back(f"The person asks for {name}.")
-    return Move("There is nobody here to hand over to.")
+    return Decision("There is nobody here to hand over to.")
 
 
-def _handback(turn: Turn, rest: str) -> Move | None:
+def _handback(turn: Turn, rest: str) -> Decision | None:
     if turn.notes:
         return None
     if "hand_back" in turn.offered:
         return hand_back(rest or "The person asked for you with /handback.")
-    return Move("I am the front agent: there is nobody to hand back to.")
+    return Decision("I am the front agent: there is nobody to hand back to.")
 
 
-def _loop(turn: Turn, rest: str) -> Move:
+def _loop(turn: Turn, rest: str) -> Decision:
     if turn.own_tools:
         spec = turn.own_tools[0]
-        return Move(calls=((spec.name, _sample(spec)),))
+        return Decision(calls=((spec.name, _sample(spec)),))
     if "hand_over" in turn.offered:
-        name = next(iter(specialists(turn.offered["hand_over"])), "")
+        name = next(iter(listed_specialists(turn.offered["hand_over"])), "")
         return hand_over(name, "Call a tool for ever.")
     if "hand_back" in turn.offered:
         return hand_back("I have no tool to call.")
-    return Move("I have no tool to call for ever.")
+    return Decision("I have no tool to call for ever.")
 
 
 def _sample(spec: ToolSpec) -> dict[str, Any]:
@@ -124,14 +124,14 @@ def _sample(spec: ToolSpec) -> dict[str, Any]:
     return {name: samples.get(schemas.get(name, {}).get("type"), "1") for name in required}
 
 
-def _with_json(source: str, then: Callable[[Any], Move]) -> Move:
+def _with_json(source: str, then: Callable[[Any], Decision]) -> Decision:
     try:
         return then(json.loads(source) if source.strip() else {})
     except (ValueError, RecursionError):
-        return Move(f"That is not valid JSON: {source}")
+        return Decision(f"That is not valid JSON: {source}")
 
 
-COMMANDS: Mapping[str, Callable[[Turn, str], Move | None]] = MappingProxyType(
+COMMANDS: Mapping[str, Callable[[Turn, str], Decision | None]] = MappingProxyType(
     {
         "/help": _help,
         "/markdown": _markdown,

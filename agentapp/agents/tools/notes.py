@@ -1,4 +1,4 @@
-"""Tools that remember: notes of this chat, and a search through the person's own earlier chats."""
+"""Tools for the notes of a chat."""
 
 from __future__ import annotations
 
@@ -6,9 +6,6 @@ from agentapp.agents.tool import ToolContext, ToolInputError, tool
 
 MAX_NOTE_CHARS = 1_000
 MAX_NOTES = 100
-MAX_SEARCH_CHARS = 200
-MAX_HITS = 20
-MAX_PASSAGE_CHARS = 300
 
 
 @tool
@@ -46,27 +43,3 @@ def remove_note(context: ToolContext, number: int) -> str:
             f"there is no note {number}; " + (f"there are {known}" if known else "there are none")
         )
     return f"Note {number} is removed."
-
-
-@tool
-def search_past_chats(context: ToolContext, words: str, limit: int = 5) -> str:
-    """Search the person's own earlier chats for words. Tells up to `limit` (1 to 20) passages, each with
-    the chat's title and day.
-    """
-    wanted = " ".join(words.split())
-    if not wanted:
-        raise ToolInputError("there are no words to search for")
-    if len(wanted) > MAX_SEARCH_CHARS:
-        raise ToolInputError(f"search for at most {MAX_SEARCH_CHARS} characters; a few words find more")
-    if not 1 <= limit <= MAX_HITS:
-        raise ToolInputError(f"limit must be from 1 to {MAX_HITS}")
-    hits = context.past_chats.search(context.scope, wanted, limit)[:limit]
-    if not hits:
-        return f"Nothing in your past chats matches {wanted!r}."
-    listed = "\n".join(f"- {day}, {title}: {_shortened(passage)}" for title, day, passage in hits)
-    return f"Found in your past chats for {wanted!r}:\n{listed}"
-
-
-def _shortened(passage: str) -> str:
-    line = " ".join(passage.split())
-    return line if len(line) <= MAX_PASSAGE_CHARS else line[: MAX_PASSAGE_CHARS - 3] + "..."

@@ -1,16 +1,16 @@
-"""Sums in running text, told from the dates, ranges, telephone numbers and versions around them."""
+"""Finding arithmetic in running text, and not in its dates, ranges, telephone numbers and versions."""
 
 from __future__ import annotations
 
 import re
 
 
-def find_sums(words: str) -> tuple[str, ...]:
+def find_expressions(words: str) -> tuple[str, ...]:
     """The arithmetic expressions in a text, as they stand there."""
     for spoken, written in _SPOKEN:
         words = re.sub(spoken, written, words, flags=re.I)
     runs = [part for found in _RUN.finditer(words) for part in _split_at_commas(found.group())]
-    sums = [_trimmed(run) for run in runs]
+    sums = [_trim(run) for run in runs]
     alone = re.fullmatch(r"\d+[-/]\d+", words.strip(" ?.!"))
     asked = bool(_ASKS.search(words) or alone)
     return tuple(dict.fromkeys(found for found in sums if _is_sum(found, asked)))
@@ -51,7 +51,7 @@ def _split_at_commas(run: str) -> list[str]:
     return [run[start + 1 : end] for start, end in zip(cuts, [*cuts[1:], len(run)], strict=True)]
 
 
-def _trimmed(run: str) -> str:
+def _trim(run: str) -> str:
     run = run.strip().rstrip("+-*/^×÷−, ")
     if run.count(")") > run.count("("):
         run = run.rstrip(") ")

@@ -1,4 +1,4 @@
-"""Guesses by shared words: which specialist is meant, and which tool nobody told the demo model about."""
+"""Matching by shared words: which specialist a message is for, and which tool of others it names."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from types import MappingProxyType
 from typing import Any
 
 from agentapp.agents.provider import ToolSpec
-from agentapp.agents.providers.demo.cues import READ_CHARS, Job
+from agentapp.agents.providers.demo.tasks import MAX_READ_CHARS, Task
 from agentapp.agents.providers.demo.turn import Turn
 
 
-def guess_specialist(turn: Turn, jobs: tuple[Job, ...]) -> str | None:
-    """Whom to hand over to: each kind of job's specialist, once a turn; without jobs, by shared words."""
-    known = specialists(turn.offered["hand_over"])
+def find_specialist(turn: Turn, tasks: tuple[Task, ...]) -> str | None:
+    """The specialist to hand over to, by the kind of task or else by shared words; each only once a turn."""
+    known = listed_specialists(turn.offered["hand_over"])
     tried = {str(made.input.get("to")) for made in turn.calls if isinstance(made.input, dict)}
     tried |= {name for note in turn.notes for name in re.findall(r"^\[Handed back by ([^\]]+)\]", note)}
-    for kind in dict.fromkeys(job.kind for job in jobs):
+    for kind in dict.fromkeys(task.kind for task in tasks):
         name = _best(known, _stems(_KINDS[kind]))
         if name and name not in tried:
             return name
-    if jobs or tried or turn.worked:
+    if tasks or tried or turn.has_used_tools:
         return None
-    return _best(known, _stems(turn.words[:READ_CHARS]) - _stems(_SMALL_TALK))
+    return _best(known, _stems(turn.words[:MAX_READ_CHARS]) - _stems(_SMALL_TALK))
 
 
 def _best(known: Mapping[str, str], stems: frozenset[str]) -> str | None:
@@ -35,8 +35,8 @@ def _best(known: Mapping[str, str], stems: frozenset[str]) -> str | None:
     return best if best is not None and scores[best] else None
 
 
-def specialists(spec: ToolSpec) -> Mapping[str, str]:
-    """Descriptions by name, as far as the text and schema of `hand_over` tell them."""
+def listed_specialists(spec: ToolSpec) -> Mapping[str, str]:
+    """Descriptions by name, as far as the text and schema of `hand_over` list them."""
     to = spec.input_schema.get("properties", {}).get("to", {})
     text = f"{spec.description}\n{to.get('description', '')}"
     listed = dict(re.findall(r"^\W*([A-Za-z][\w-]*)\W*:\s*(.+)$", text, re.M))
@@ -44,7 +44,7 @@ def specialists(spec: ToolSpec) -> Mapping[str, str]:
     return {name: listed.get(name, "") for name in names if isinstance(name, str)}
 
 
-# Too common in any conversation to tell whom it is for.
+# Words too common in any conversation to say which specialist it is for.
 _SMALL_TALK = (
     "about after again all also and any anything are ask back because been before but can chat could "
     "day days did does for from get give goes going good have hello help here how into its just know "
@@ -67,13 +67,13 @@ def _stems(text: str) -> frozenset[str]:
     return frozenset(re.sub(r"(?:ations?|ing|ed|es|s|e)$", "", word) or word for word in words)
 
 
-def guess_call(turn: Turn) -> tuple[tuple[str, Any], ...]:
-    """A call of a tool nobody told the demo about, if the words name it and hold what it needs."""
-    stems = _stems(turn.words[:READ_CHARS])
+def find_call(turn: Turn) -> tuple[tuple[str, Any], ...]:
+    """A call of a tool that is not shipped, if the words name it and hold all that it needs."""
+    stems = _stems(turn.words[:MAX_READ_CHARS])
     for spec in turn.own_tools:
         named = _stems(spec.name.replace("_", " "))
         if spec.name not in _SHIPPED and named and named <= stems:
-            filled = _filled(spec, turn.words[:READ_CHARS])
+            filled = _fill_in(spec, turn.words[:MAX_READ_CHARS])
             if filled is not None:
                 return ((spec.name, filled),)
     return ()
@@ -92,7 +92,7 @@ _SHIPPED = (
 )
 
 
-def _filled(spec: ToolSpec, words: str) -> dict[str, Any] | None:
+def _fill_in(spec: ToolSpec, words: str) -> dict[str, Any] | None:
     numbers = re.findall(r"-?[0-9]+(?:\.[0-9]+)?", words)
     after = re.findall(
         r"\b(?:in|for|of|about|to|from|at|on|with|:)\s+([^,.;?!]+?)(?=\s+(?:to|from)\b|[,.;?!]|$)", words

@@ -1,4 +1,4 @@
-"""What a message asks for, as far as a shipped tool could do it: notes, searches, times, dates and sums."""
+"""Finding what a message asks for, if a shipped tool can do it: notes, searches, times, dates, sums."""
 
 from __future__ import annotations
 
@@ -7,27 +7,27 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from agentapp.agents.providers.demo.sums import find_sums
+from agentapp.agents.providers.demo.arithmetic import find_expressions
 
-# Cues are looked for at the beginning only, so that a very long message costs no more than a long one.
-READ_CHARS = 2_000
+# Only the beginning of a message is searched, so that a very long one costs no more than a long one.
+MAX_READ_CHARS = 2_000
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
-    """Something the words ask for: its kind, and the shipped tool that does it with this input."""
+class Task:
+    """Something that a message asks for: its kind, and the shipped tool that does it with this input."""
 
     kind: str
     tool: str
     input: Mapping[str, Any]
 
 
-def find_jobs(words: str) -> tuple[Job, ...]:
-    """Everything in the words that a shipped tool could do. What is to be noted is not looked into."""
-    if note := _note_job(words.strip()):
+def find_tasks(words: str) -> tuple[Task, ...]:
+    """Everything in the words that a shipped tool could do. The text of a new note is not searched."""
+    if note := _find_note_task(words.strip()):
         return (note,)
-    jobs, rest = _time_jobs(words[:READ_CHARS])
-    return (*jobs, *(Job("maths", "calculate", {"expression": sum_}) for sum_ in find_sums(rest)))
+    tasks, rest = _find_time_tasks(words[:MAX_READ_CHARS])
+    return (*tasks, *(Task("maths", "calculate", {"expression": found}) for found in find_expressions(rest)))
 
 
 _NOTES = (
@@ -63,12 +63,12 @@ _NOTES = (
 )
 
 
-def _note_job(words: str) -> Job | None:
+def _find_note_task(words: str) -> Task | None:
     for tool, key, pattern in _NOTES:
         # Only a note may be long; the other patterns would take very long on very long words.
-        if found := re.match(pattern, words if tool == "add_note" else words[:READ_CHARS], re.I | re.S):
+        if found := re.match(pattern, words if tool == "add_note" else words[:MAX_READ_CHARS], re.I | re.S):
             value = found["value"] if key else ""
-            return Job("memory", tool, {key: int(value) if key == "number" else value} if key else {})
+            return Task("memory", tool, {key: int(value) if key == "number" else value} if key else {})
     return None
 
 
@@ -110,9 +110,9 @@ _ADDITION = re.compile(
 )
 
 
-def _time_jobs(words: str) -> tuple[tuple[Job, ...], str]:
-    """The jobs, and the words with these taken out so that no date is taken for a subtraction."""
-    jobs: list[Job] = []
+def _find_time_tasks(words: str) -> tuple[tuple[Task, ...], str]:
+    """The tasks, and the words without them, so that no date is taken for a subtraction."""
+    tasks: list[Task] = []
     for pattern, read in (
         (_CONVERSION, _read_conversion),
         (_BETWEEN, _read_between),
@@ -121,32 +121,32 @@ def _time_jobs(words: str) -> tuple[tuple[Job, ...], str]:
         (_TIME_NOW, _read_now),
     ):
         for found in pattern.finditer(words):
-            jobs += read(found)
+            tasks += read(found)
         words = pattern.sub(" ; ", words)
-    return tuple(jobs), re.sub(r"\d{4}-\d\d-\d\d|\d{1,2}(?::\d\d)+", " ; ", words)
+    return tuple(tasks), re.sub(r"\d{4}-\d\d-\d\d|\d{1,2}(?::\d\d)+", " ; ", words)
 
 
-def _read_conversion(found: re.Match[str]) -> Iterable[Job]:
+def _read_conversion(found: re.Match[str]) -> Iterable[Task]:
     asked = {"when": found["when"], "from_zone": found["source"], "to_zone": found["target"].rstrip(".:'")}
-    yield Job("time", "convert_time", asked)
+    yield Task("time", "convert_time", asked)
 
 
-def _read_between(found: re.Match[str]) -> Iterable[Job]:
+def _read_between(found: re.Match[str]) -> Iterable[Task]:
     start, end = found["start"] or found["since"] or "today", found["end"] or "today"
-    yield Job("time", "days_between", {"start": start, "end": end})
+    yield Task("time", "days_between", {"start": start, "end": end})
 
 
-def _read_addition(found: re.Match[str]) -> Iterable[Job]:
+def _read_addition(found: re.Match[str]) -> Iterable[Task]:
     back = found["way"] == "before" or found["sign"] in ("minus", "-")
     count, unit = int(found["count"] or found["more"]), (found["unit"] or found["step"]).lower()
     start = found["start"] or found["first"]
-    yield Job("time", "add_to_date", {"start": start, f"{unit}s": -count if back else count})
+    yield Task("time", "add_to_date", {"start": start, f"{unit}s": -count if back else count})
 
 
-def _read_places(found: re.Match[str]) -> Iterable[Job]:
+def _read_places(found: re.Match[str]) -> Iterable[Task]:
     for place in re.split(_AND, found["places"], flags=re.I):
-        yield Job("time", "current_time", {"zone": place.rstrip(".:'")})
+        yield Task("time", "current_time", {"zone": place.rstrip(".:'")})
 
 
-def _read_now(found: re.Match[str]) -> Iterable[Job]:
-    yield Job("time", "current_time", {"zone": "UTC"})
+def _read_now(found: re.Match[str]) -> Iterable[Task]:
+    yield Task("time", "current_time", {"zone": "UTC"})

@@ -1,0 +1,35 @@
+"""What a turn's loop asks its driver to do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from agentapp.agents.agent import LiveAgent
+from agentapp.agents.provider import ModelCall, ToolCall
+from agentapp.events import Event
+
+
+@dataclass(frozen=True, slots=True)
+class Emit:
+    """Yield this event to the reader."""
+
+    event: Event
+
+
+@dataclass(frozen=True, slots=True)
+class AskModel:
+    """Call the model. ``separator`` goes before the first piece of text, after what an earlier call said."""
+
+    call: ModelCall
+    separator: str
+
+
+@dataclass(frozen=True, slots=True)
+class RunTools:
+    """Call these tools of the agent, all at the same time."""
+
+    agent: LiveAgent
+    calls: tuple[ToolCall, ...]
+
+
+Action = Emit | AskModel | RunTools

@@ -1,0 +1,64 @@
+"""How the end of a tool's call becomes a result that the model can read."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from concurrent.futures import Future
+
+from agentapp.agents.provider import ToolCall, ToolResult
+from agentapp.agents.tool import ToolInputError
+
+MAX_RESULT_CHARS = 20_000
+
+log = logging.getLogger(__name__)
+
+
+def finished_result(call: ToolCall, job: Future[object] | asyncio.Future[object]) -> ToolResult:
+    """The result of a tool that returned or raised."""
+    error = asyncio.CancelledError() if job.cancelled() else job.exception()
+    if error is None:
+        return value_result(call, job.result())
+    log.warning("tool %s raised %s", call.name, type(error).__name__, exc_info=error)
+    return exception_result(call, error)
+
+
+def late_result(call: ToolCall, seconds: float) -> ToolResult:
+    """The result of a tool that did not end in time."""
+    log.warning("tool %s did not end within %g s and was given up", call.name, seconds)
+    return error_result(call, f"it did not end within {seconds:g} seconds")
+
+
+def unknown_tool_result(call: ToolCall) -> ToolResult:
+    return error_result(call, "there is no such tool")
+
+
+def value_result(call: ToolCall, value: object) -> ToolResult:
+    """What a tool returned, as text. A value that cannot be written as JSON becomes an error."""
+    if isinstance(value, str):
+        text = value
+    else:
+        try:
+            text = json.dumps(value, ensure_ascii=False, allow_nan=False)
+        except (TypeError, ValueError, RecursionError):
+            return error_result(call, f"the tool returned a {type(value).__name__}, which cannot be shown")
+    text = text.replace("\0", "\N{REPLACEMENT CHARACTER}")
+    text = text.encode("utf-8", "replace").decode("utf-8")
+    if len(text) > MAX_RESULT_CHARS:
+        text = text[:MAX_RESULT_CHARS] + f"\n[cut: {len(text):,} characters in all]"
+    return ToolResult(call.id, text or "(no output)")
+
+
+def exception_result(call: ToolCall, error: BaseException) -> ToolResult:
+    """What the model is told of an exception: the text of a `ToolInputError`, and only the kind of any other.
+
+    The text of an unexpected exception may hold paths or secrets and stays in the log.
+    """
+    if isinstance(error, ToolInputError):
+        return error_result(call, str(error))
+    return error_result(call, f"it raised {type(error).__name__}")
+
+
+def error_result(call: ToolCall, problem: str) -> ToolResult:
+    return ToolResult(call.id, f"{call.name} failed: {problem}", is_error=True)

@@ -1,0 +1,247 @@
+"""Settings one at a time: how one is declared, and the parsers that turn the text of a variable into a value.
+
+A parser takes the text and returns the value, or raises a `ValueError` that says what the text must be.
+`Setting.read` adds the name of the variable to it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from agentapp.errors import SettingError
+
+T = TypeVar("T")
+
+SECONDS_IN = (("second", 1), ("minute", 60), ("hour", 3_600), ("day", 86_400))
+SHORTEST_SECONDS = 0.1
+MIN_SECRET_BYTES = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Setting(Generic[T]):
+    """One setting: its variable, its default as text, its parser, and its sentence in docs/reference.md.
+
+    ``default_in_words`` is what the documentation says in place of a default that is not a fixed text.
+    The value of a ``secret`` is shown nowhere: not in an error, and not when the settings are printed.
+    """
+
+    variable: str
+    default: str
+    parse: Callable[[str], T]
+    sentence: str
+    default_in_words: str | None = None
+    secret: bool = False
+
+    def is_set(self, environ: Mapping[str, str]) -> bool:
+        """A blank variable counts as not set."""
+        return bool(environ.get(self.variable, "").strip())
+
+    def read(self, environ: Mapping[str, str], *, default: str | None = None) -> T:
+        """The value in these variables, or the default. A bad one is a `SettingError`."""
+        fallback = self.default if default is None else default
+        text = environ.get(self.variable, "").strip() or fallback
+        try:
+            return self.parse(text)
+        except ValueError as exc:
+            raise SettingError(self.variable, f"{exc}" if self.secret else f"{exc}; not {text!r}") from None
+
+
+def setting(
+    variable: str,
+    default: str,
+    parse: Callable[[str], T],
+    sentence: str,
+    *,
+    default_in_words: str | None = None,
+    default_value: T | None = None,
+    secret: bool = False,
+) -> T:
+    """A field of a dataclass. Its default is what the parser makes of the default text, unless there is a
+    ``default_value``.
+    """
+    declared = Setting(variable, default, parse, sentence, default_in_words, secret)
+    value = parse(default) if default_value is None else default_value
+    return field(default=value, repr=not secret, metadata={"setting": declared})
+
+
+def required_setting(
+    variable: str,
+    default: str,
+    parse: Callable[[str], T],
+    sentence: str,
+    *,
+    default_in_words: str | None = None,
+    secret: bool = False,
+) -> T:
+    """A field without a default in code, because its default depends on other settings or on the process."""
+    declared = Setting(variable, default, parse, sentence, default_in_words, secret)
+    made: T = field(repr=not secret, metadata={"setting": declared})
+    return made
+
+
+def same_setting(owner: type, name: str) -> Any:
+    """A field that another dataclass declares, with the same default."""
+    (declared,) = [each for each in fields(owner) if each.name == name]
+    return field(default=declared.default, metadata=declared.metadata)
+
+
+def settings_of(owner: type) -> dict[str, Setting[Any]]:
+    """What is declared in a dataclass, by the names of its fields and in their order."""
+    return {each.name: each.metadata["setting"] for each in fields(owner)}
+
+
+def text(value: str) -> str:
+    return value
+
+
+def text_or_none(value: str) -> str | None:
+    return value or None
+
+
+def directory(value: str) -> Path:
+    """Absolute, so that it stays the same when the process changes its working directory."""
+    return Path(value).absolute()
+
+
+def one_of(*allowed: str) -> Callable[[str], str]:
+    def parse(value: str) -> str:
+        if value not in allowed:
+            raise ValueError(f"must be one of {', '.join(allowed)}")
+        return value
+
+    return parse
+
+
+def flag(value: str) -> bool:
+    if value not in ("0", "1"):
+        raise ValueError("must be 0 or 1")
+    return value == "1"
+
+
+def whole(lowest: int, highest: int) -> Callable[[str], int]:
+    """A whole number, in plain digits, from the lowest to the highest."""
+
+    def parse(value: str) -> int:
+        if not value.isascii() or not value.isdigit() or not lowest <= int(value) <= highest:
+            raise ValueError(f"must be a whole number from {lowest} to {highest}")
+        return int(value)
+
+    return parse
+
+
+def seconds(value: str) -> float:
+    return _seconds(value, SHORTEST_SECONDS, 3_600)
+
+
+def long_seconds(value: str) -> float:
+    """Up to a day."""
+    return _seconds(value, SHORTEST_SECONDS, 86_400)
+
+
+def pause(value: str) -> float:
+    """Seconds that may also be none at all."""
+    return _seconds(value, 0, 10)
+
+
+def _seconds(value: str, lowest: float, highest: float) -> float:
+    number = _number(value)
+    if not lowest <= number <= highest:
+        raise ValueError(f"must be a number of seconds from {lowest:g} to {highest:g}")
+    return number
+
+
+def share(value: str) -> float:
+    number = _number(value)
+    if not 0 < number <= 1:
+        raise ValueError("must be a number over 0 and up to 1")
+    return number
+
+
+def _number(value: str) -> float:
+    """Not a number if it is none: then it is within no limits."""
+    try:
+        return float(value)
+    except ValueError:
+        return float("nan")
+
+
+def rate(value: str) -> tuple[int, float]:
+    """``20/minute``, ``10/15minutes``: how many, within how many seconds."""
+    found = re.fullmatch(r"([0-9]{1,9})/([0-9]{0,6})(second|minute|hour|day)s?", value)
+    count, times, unit = (
+        (int(found[1]), int(found[2] or 1), dict(SECONDS_IN)[found[3]]) if found else (0, 0, 0)
+    )
+    if not count or not times:
+        raise ValueError("must look like 20/minute or 10/15minutes, or be off")
+    return count, float(times * unit)
+
+
+def microusd(value: str) -> int:
+    """Dollars, as millionths."""
+    if not re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,6})?", value) or not float(value):
+        raise ValueError("must be a number of dollars over 0, such as 5 or 0.50, or be off")
+    return round(float(value) * 1_000_000)
+
+
+def or_off(parse: Callable[[str], T]) -> Callable[[str], T | None]:
+    """None for ``off``, otherwise what the other parser makes of it."""
+    return lambda value: None if value.lower() == "off" else parse(value)
+
+
+def price_list(value: str) -> tuple[tuple[str, float, float], ...]:
+    """``claude-sonnet-4=3/15, my-model=0.5/1.5``: dollars per million tokens in and out, by the beginning
+    of the model's name.
+    """
+    return tuple(_price(part.strip()) for part in value.split(",") if part.strip())
+
+
+def _price(part: str) -> tuple[str, float, float]:
+    found = re.fullmatch(r"([^=\s]+)=([0-9]+(?:\.[0-9]+)?)/([0-9]+(?:\.[0-9]+)?)", part)
+    if not found:
+        raise ValueError("must look like claude-sonnet-4=3/15,other-model=0.5/1.5")
+    return found[1], float(found[2]), float(found[3])
+
+
+def module_and_name(value: str) -> str:
+    """``package.module:name``."""
+    module, colon, name = value.partition(":")
+    if not colon or not name.isidentifier() or not all(part.isidentifier() for part in module.split(".")):
+        raise ValueError("must look like package.module:name")
+    return value
+
+
+def supported_database_url(value: str) -> str:
+    if value.startswith("postgresql+psycopg://") or _names_a_sqlite_file(value):
+        return value
+    raise ValueError("must begin with 'postgresql+psycopg://' or 'sqlite:///' and name a file")
+
+
+def _names_a_sqlite_file(url: str) -> bool:
+    """A database in memory would be a different one in every worker."""
+    file = url.removeprefix("sqlite:///")
+    return file not in ("", url) and not file.startswith((":memory:", "file:", "?"))
+
+
+def long_enough_secret(value: str) -> str:
+    if len(value.encode()) < MIN_SECRET_BYTES:
+        raise ValueError(f"must be {MIN_SECRET_BYTES} bytes or more")
+    return value
+
+
+def address(value: str) -> str:
+    """Where a server listens: a host and a port, or the path of a Unix socket."""
+    if value.startswith("unix:/"):
+        return value
+    host, _, port = value.rpartition(":")
+    bracketed = host.startswith("[") and host.endswith("]")
+    if not host or (":" in host) != bracketed or any(c.isspace() or c in ",/" for c in host):
+        raise ValueError("must look like 127.0.0.1:8000, [::1]:8000 or unix:/run/agentapp.sock")
+    try:
+        whole(1, 65535)(port)
+    except ValueError:
+        raise ValueError("must end in a port from 1 to 65535") from None
+    return value

@@ -1,0 +1,179 @@
+"""One write transaction on one chat: the statements behind `turns.stores.ChatTransaction`.
+
+Which of them make up a turn's beginning and end, and in which order, is told in ``turns/turn.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import (
+    CursorResult,
+    Executable,
+    Select,
+    bindparam,
+    delete,
+    func,
+    insert,
+    literal,
+    select,
+    update,
+)
+from sqlalchemy.orm import Session
+
+from agentapp.errors import NotFound
+from agentapp.events import Event, TurnResult
+from agentapp.guardrails.admission import Reservation
+from agentapp.isolation import Scope, new_id
+from agentapp.storage.cells import CellRows
+from agentapp.storage.models import ChatSession, LiveTurn, Message, Turn
+from agentapp.storage.owned import OWNER, in_session, named, this_session
+from agentapp.storage.turn_rows import columns_of, events_so_far
+from agentapp.storage.values import utc_now
+from agentapp.turns.values import Lease, NewMessage, Place, RunningTurn
+
+MAX_HISTORY_TURNS = 100
+
+
+def _messages_up_to(last: Any) -> Select[str, str]:
+    """What was said on the way to turn number ``last``: other versions of its turns are not part of it."""
+    columns = select(Turn.id, Turn.number, Turn.follows)
+    path = columns.add_columns(literal(1).label("steps")).where(in_session(OWNER, Turn), Turn.number == last)
+    back = path.cte("way", recursive=True)
+    further = columns.add_columns(back.c.steps + 1).where(in_session(OWNER, Turn))
+    further = further.where(Turn.number == back.c.follows, back.c.steps < MAX_HISTORY_TURNS)
+    back = back.union_all(further)
+    said = select(Message.role, Message.content).join(back, back.c.id == Message.turn_id)
+    return said.where(in_session(OWNER, Message)).order_by(Message.seq)
+
+
+# Built once: every turn runs nearly all of them, and building them took three times as long as running them.
+LOCK_CHAT = select(ChatSession.title).where(this_session(OWNER)).with_for_update()
+RUNNING_TURN = (
+    select(Turn.id, LiveTurn.lease_until, Turn.admission)
+    .outerjoin(LiveTurn, LiveTurn.turn_id == Turn.id)
+    .where(in_session(OWNER, Turn), Turn.status == "running")
+)
+USER_MESSAGE = select(Message.content, Message.turn_id).where(
+    in_session(OWNER, Message), Message.role == "user"
+)
+MESSAGE_OF_TURN = USER_MESSAGE.where(Message.turn_id == bindparam("turn"))
+MESSAGE_WITH_KEY = USER_MESSAGE.join(Turn, Turn.id == Message.turn_id).where(
+    in_session(OWNER, Turn), Turn.idempotency_key == bindparam("key")
+)
+PLACE = select(Turn.number, Turn.follows, Turn.next_agent).where(in_session(OWNER, Turn))
+NEWEST_TURN = PLACE.order_by(Turn.number.desc()).limit(1)
+TURN_WITH_ID = PLACE.where(Turn.id == bindparam("turn"))
+TURN_WITH_NUMBER = PLACE.where(Turn.number == bindparam("at"))
+MESSAGES_BEFORE = _messages_up_to(bindparam("at"))
+LAST_SEQ = select(func.coalesce(func.max(Message.seq), 0)).where(in_session(OWNER, Message))
+ADD_MESSAGE = insert(Message).values(seq=LAST_SEQ.scalar_subquery() + 1)
+ADD_TURN, ADD_LIVE_TURN = insert(Turn), insert(LiveTurn)
+UPDATE_CHAT = update(ChatSession).where(this_session(OWNER))
+END_TURN = update(Turn).where(in_session(OWNER, Turn), Turn.id == bindparam("turn"), Turn.status == "running")
+REMOVE_LIVE_TURN = delete(LiveTurn).where(in_session(OWNER, LiveTurn), LiveTurn.turn_id == bindparam("turn"))
+DELETE_CHAT = delete(ChatSession).where(this_session(OWNER))
+
+
+class SqlChatTransaction:
+    """Made inside an open write transaction; its first statement locks the chat's row."""
+
+    def __init__(self, db: Session, scope: Scope, cells: CellRows) -> None:
+        self._db, self._scope = db, scope
+        self.cells = cells
+        self.title: str | None = self._run(LOCK_CHAT).scalar()
+        self.now = utc_now()  # not before: what others did while this one waited must not lie ahead of it
+
+    def running_turn(self) -> RunningTurn | None:
+        row = self._run(RUNNING_TURN).first()
+        if row is None:
+            return None
+        reserved = None if row.admission is None else Reservation.from_json(row.admission)
+        until: datetime | None = row.lease_until
+        return RunningTurn(row.id, until, reserved)
+
+    def message_of(self, turn_id: str) -> str | None:
+        text: str | None = self._run(MESSAGE_OF_TURN, turn=turn_id).scalar()
+        return text
+
+    def turn_with_key(self, key: str) -> tuple[str, str] | None:
+        found = self._run(MESSAGE_WITH_KEY, key=key).first()
+        return None if found is None else (found.turn_id, found.content)
+
+    def place_of(self, message: NewMessage) -> Place:
+        before = self._run(NEWEST_TURN).first()
+        number = 1 if before is None else before.number + 1
+        if (turn_id := message.replaces or message.after) is not None:
+            before = self._run(TURN_WITH_ID, turn=turn_id).first()
+            if before is None:
+                raise NotFound("There is no such turn.")
+        if message.replaces is not None and before is not None:
+            before = self._run(TURN_WITH_NUMBER, at=before.follows).first()
+        return Place(number, before.number, before.next_agent) if before is not None else Place(number, 0, "")
+
+    def history(self, last: int) -> tuple[tuple[str, str], ...]:
+        return tuple((said.role, said.content) for said in self._run(MESSAGES_BEFORE, at=last))
+
+    def add_turn(self, place: Place, key: str | None, reservation: Mapping[str, object], lease: Lease) -> str:
+        turn_id = new_id()
+        self._run(
+            ADD_TURN,
+            **self._owner(),
+            id=turn_id,
+            request_id=self._scope.request_id,
+            number=place.number,
+            follows=place.follows,
+            idempotency_key=key,
+            status="running",
+            agent=place.agent,
+            next_agent="",
+            log=[],
+            input_tokens=0,
+            output_tokens=0,
+            model_calls=0,
+            started_at=self.now,
+            admission=dict(reservation),
+        )
+        self._run(
+            ADD_LIVE_TURN,
+            **self._owner(),
+            turn_id=turn_id,
+            worker=lease.worker,
+            lease_until=self.now + lease.length,
+            stop_asked=False,
+        )
+        return turn_id
+
+    def add_message(self, turn_id: str, role: str, content: str) -> None:
+        values = {"id": new_id(), "turn_id": turn_id, "role": role, "content": content}
+        self._run(ADD_MESSAGE, **self._owner(), **values, created_at=self.now)
+
+    def touch(self, title: str | None = None) -> None:
+        values = {} if title is None else {"title": title}
+        self._run(UPDATE_CHAT, updated_at=self.now, **values)
+
+    def events_so_far(self, turn_id: str) -> Sequence[Event]:
+        return events_so_far(self._db, self._scope, turn_id)
+
+    def end_turn(self, turn_id: str, result: TurnResult, events: Sequence[Event]) -> bool:
+        packed = [event.packed() for event in events]
+        ended = self._run(END_TURN, turn=turn_id, ended_at=self.now, log=packed, **columns_of(result))
+        return ended.rowcount == 1
+
+    def remove_live_turn(self, turn_id: str) -> None:
+        """The heartbeat holds such rows too, of many turns, and asks for nothing after them. One who waited
+        for a cell with one of them in hand could wait for ever; that is why this comes last.
+        """
+        self._run(REMOVE_LIVE_TURN, turn=turn_id)
+
+    def delete_chat(self) -> None:
+        self._run(DELETE_CHAT)
+
+    def _run(self, statement: Executable, **values: Any) -> CursorResult[Any]:
+        return self._db.connection().execute(statement, {**named(self._scope), **values})
+
+    def _owner(self) -> dict[str, str]:
+        scope = self._scope
+        return {"tenant_id": scope.tenant_id, "user_id": scope.user_id, "session_id": scope.session_id}

@@ -1,0 +1,35 @@
+"""The four things a part can report, and the twin that reports to nobody."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+
+class Telemetry(Protocol):
+    """``name`` is a metric's name without the prefix; labels are few and never name a person."""
+
+    def count(self, name: str, amount: int = 1, /, **labels: str) -> None:
+        """Something happened, so many times."""
+
+    def observe(self, name: str, value: float, /, **labels: str) -> None:
+        """Something took so long, or was so large."""
+
+    def gauge(self, name: str, value: float, /, **labels: str) -> None:
+        """There are so many of something now."""
+
+    def alert(self, kind: str, detail: str, /) -> None:
+        """A person has to look at this: isolation was broken, or nearly was."""
+
+
+class NullTelemetry:
+    def count(self, name: str, amount: int = 1, /, **labels: str) -> None:
+        pass
+
+    def observe(self, name: str, value: float, /, **labels: str) -> None:
+        pass
+
+    def gauge(self, name: str, value: float, /, **labels: str) -> None:
+        pass
+
+    def alert(self, kind: str, detail: str, /) -> None:
+        pass

@@ -1,0 +1,60 @@
+"""Turns that nobody will settle, because their worker is gone or their chat is deleted."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from agentapp.errors import NotFound
+from agentapp.events import TurnResult, agent_of, text_of
+from agentapp.guardrails.cell import Key
+from agentapp.guardrails.guard import Guardrails
+from agentapp.guardrails.times import CLOCK_SKEW_SECONDS
+from agentapp.isolation import Scope
+from agentapp.turns.stores import ChatTransaction, TurnStore
+from agentapp.turns.values import Lease
+
+CLOCK_SKEW = timedelta(seconds=CLOCK_SKEW_SECONDS)
+
+
+def interrupt_abandoned(store: TurnStore, guardrails: Guardrails, scope: Scope, lease: Lease) -> None:
+    """If the chat's running turn has lost its worker, store that it was interrupted. Once: whoever comes
+    second finds nothing running.
+    """
+    with store.chat(scope) as chat:
+        if chat.title is not None:
+            find_running(chat, guardrails, scope, lease)
+
+
+def find_running(chat: ChatTransaction, guardrails: Guardrails, scope: Scope, lease: Lease) -> str | None:
+    """The turn of this chat that is alive, if there is one. One that has lost its worker is interrupted
+    first: it must not keep the chat from going on.
+
+    A lease that is longer than any that is given out comes from a clock that was put back since.
+    """
+    running = chat.running_turn()
+    if running is None:
+        return None
+    until = running.lease_until
+    if until is not None and chat.now <= until <= chat.now + lease.length + CLOCK_SKEW:
+        return running.id
+    events = chat.events_so_far(running.id)
+    result = TurnResult("interrupted", reply=text_of(events), agent=agent_of(events))
+    chat.end_turn(running.id, result, events)
+    if result.reply:
+        chat.add_message(running.id, "assistant", result.reply)
+    if running.reservation is not None:
+        guardrails.give_back(chat.cells, scope, running.reservation)
+    chat.remove_live_turn(running.id)
+    return None
+
+
+def delete_chat(store: TurnStore, guardrails: Guardrails, scope: Scope) -> None:
+    """Delete the chat and all that was said in it."""
+    with store.chat(scope) as chat:
+        if chat.title is None:
+            raise NotFound("There is no such chat.")
+        running = chat.running_turn()
+        if running is not None and running.reservation is not None:
+            guardrails.give_back(chat.cells, scope, running.reservation)
+        chat.delete_chat()
+        chat.cells.remove(Key("session", scope.session_id))

@@ -1,0 +1,109 @@
+"""The jobs of the heartbeat, one class each. ``run`` tells whether there will be more to do in a moment."""
+
+from __future__ import annotations
+
+import time
+
+from agentapp.guardrails.guard import Guardrails
+from agentapp.isolation import Binder
+from agentapp.turns.abandoned import interrupt_abandoned
+from agentapp.turns.draining import Draining
+from agentapp.turns.leases import Leases
+from agentapp.turns.local import LocalTurns
+from agentapp.turns.remote import RemoteTurns
+from agentapp.turns.stores import LiveTurnStore, LoginStore, TurnStore
+from agentapp.turns.subscription import Subscriptions
+
+RENEWALS_PER_LEASE = 4
+
+
+class EndTurnsOfEndingWorker:
+    name = "end the turns of a worker that ends"
+
+    def __init__(self, draining: Draining) -> None:
+        self._draining = draining
+
+    def run(self, now: float) -> bool:
+        self._draining.interrupt_if_due(now)
+        return self._draining.has_begun
+
+
+class WriteEvents:
+    """One transaction for all turns of this worker, however many there are."""
+
+    name = "store new events, renew leases, find requests to stop"
+
+    def __init__(self, live: LiveTurnStore, local: LocalTurns, leases: Leases) -> None:
+        self._live, self._local, self._leases = live, local, leases
+        self._renewed = 0.0
+
+    def run(self, now: float) -> bool:
+        turns = self._local.all()
+        if not turns:
+            return False
+        lease = self._leases.current()
+        renew = now - self._renewed >= lease.length.total_seconds() / RENEWALS_PER_LEASE
+        new = [(each, events) for each in turns if (events := each.unwritten())]
+        if not new and not renew:
+            self._local.halt_as_stored(turns, self._live.stop_requests(lease.worker))
+            return True
+        stored = self._live.write([events for _, events in new], lease, renew=renew)
+        for each, events in new:
+            each.written += len(events.events)
+        if renew:
+            self._renewed = now
+        self._local.halt_as_stored(turns, stored)
+        return True
+
+
+class FollowRemoteTurns:
+    name = "follow turns of other workers"
+
+    def __init__(self, remote: RemoteTurns) -> None:
+        self._remote = remote
+
+    def run(self, now: float) -> bool:
+        return self._remote.refresh()
+
+
+class EndStreamsOfEndedLogins:
+    name = "end streams whose login has ended"
+
+    def __init__(self, logins: LoginStore, subscriptions: Subscriptions) -> None:
+        self._logins, self._subscriptions = logins, subscriptions
+
+    def run(self, now: float) -> bool:
+        opened = [(each, each.login) for each in self._subscriptions.all() if each.login is not None]
+        if opened:
+            valid = self._logins.signed_in({login for _, login in opened})
+            for subscription, login in opened:
+                if login not in valid:
+                    subscription.cut(signed_out=True)
+        return False
+
+
+class InterruptAbandonedTurns:
+    name = "interrupt turns that have lost their worker"
+
+    def __init__(
+        self, store: TurnStore, live: LiveTurnStore, guardrails: Guardrails, leases: Leases, binder: Binder
+    ) -> None:
+        self._store, self._live, self._guardrails = store, live, guardrails
+        self._leases, self._binder = leases, binder
+        self._trusts_leases_from = 0.0
+
+    def run(self, now: float) -> bool:
+        lease = self._leases.current()
+        if gone := {worker for worker in self._live.workers() if self._leases.is_gone(worker)}:
+            self._live.end_leases(gone)
+        if gone or now >= self._trusts_leases_from:
+            for scope in self._live.abandoned(lease):
+                with self._binder.bound(scope):
+                    interrupt_abandoned(self._store, self._guardrails, scope, lease)
+        return False
+
+    def distrust_leases(self) -> None:
+        """After the database was away every lease looks as if it had run out. Others' leases are judged again
+        only when this worker could have renewed its own all the while.
+        """
+        self._trusts_leases_from = time.monotonic() + self._leases.current().length.total_seconds()

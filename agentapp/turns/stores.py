@@ -1,0 +1,118 @@
+"""What turns need of a database. ``storage/`` has it for SQL; another kind of store does the same."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import AbstractContextManager
+from datetime import datetime
+from typing import Protocol
+
+from agentapp.events import Event, TurnResult
+from agentapp.guardrails.cell import Key
+from agentapp.guardrails.registry import Rows
+from agentapp.isolation import Scope
+from agentapp.turns.values import Lease, NewEvents, NewMessage, Place, RunningTurn, TurnRecord
+
+
+class ChatTransaction(Protocol):
+    """One write transaction on one chat, whose row was locked before anything else.
+
+    Everybody who writes to a chat locks its row first, then the cells of the guardrails, and the row
+    of the live turn last. Two transactions that keep this order never wait for each other.
+    """
+
+    @property
+    def title(self) -> str | None:
+        """None if there is no such chat, or no such chat any more."""
+
+    @property
+    def now(self) -> datetime:
+        """The time when the chat was locked. What others did before that does not lie ahead of it."""
+
+    @property
+    def cells(self) -> CellRows:
+        """The rows of the guardrails, as part of this transaction."""
+
+    def running_turn(self) -> RunningTurn | None: ...
+
+    def message_of(self, turn_id: str) -> str | None:
+        """The user's message that a turn answers."""
+
+    def turn_with_key(self, key: str) -> tuple[str, str] | None:
+        """The turn that was sent with this idempotency key, and its message."""
+
+    def place_of(self, message: NewMessage) -> Place:
+        """Raises `NotFound` if the message names a turn that is not in this chat."""
+
+    def history(self, last: int) -> tuple[tuple[str, str], ...]:
+        """Role and content of everything said on the way to turn number ``last``, and in it."""
+
+    def add_turn(self, place: Place, key: str | None, reservation: Mapping[str, object], lease: Lease) -> str:
+        """Add a running turn, and give its id."""
+
+    def add_message(self, turn_id: str, role: str, content: str) -> None: ...
+
+    def touch(self, title: str | None = None) -> None:
+        """The chat was used now; it is called so from now on, if a title is given."""
+
+    def events_so_far(self, turn_id: str) -> Sequence[Event]:
+        """The events of a running turn that were stored."""
+
+    def end_turn(self, turn_id: str, result: TurnResult, events: Sequence[Event]) -> bool:
+        """Store how a running turn ended. False if it is not running any more."""
+
+    def remove_live_turn(self, turn_id: str) -> None:
+        """Always the last step: see the order of locks above."""
+
+    def delete_chat(self) -> None: ...
+
+
+class CellRows(Rows[Key], Protocol):
+    def remove(self, key: Key) -> None: ...
+
+
+class TurnStore(Protocol):
+    def chat(self, scope: Scope) -> AbstractContextManager[ChatTransaction]:
+        """Committed at the end, rolled back on any error."""
+
+    def find(self, scope: Scope, turn_id: str) -> TurnRecord:
+        """The turn, if it is the scope's own; otherwise `NotFound`."""
+
+
+class LiveTurnStore(Protocol):
+    """The turns that run, in whichever worker: their leases, their events so far, requests to stop them."""
+
+    def write(self, new: Sequence[NewEvents], lease: Lease, *, renew: bool) -> Mapping[str, bool]:
+        """Store new events and, if asked to, renew the leases of this worker's turns, in one transaction.
+
+        Gives the turns of this worker that are still alive, and for each if it was asked to stop.
+        Events of a turn that is not alive any more are left out: its end is stored already.
+        """
+
+    def stop_requests(self, worker: str) -> Mapping[str, bool]:
+        """The same answer, when there is nothing to write."""
+
+    def still_running(self, turn_ids: Collection[str]) -> set[str]:
+        """Those of these turns that run, in whichever worker."""
+
+    def events_after(self, known: Sequence[tuple[Scope, str, int]]) -> Mapping[str, Sequence[Event]]:
+        """For each scope and turn, the stored events after the number that is known, by the turn's id."""
+
+    def ask_to_stop(self, scope: Scope, turn_id: str) -> bool:
+        """Leave a request for the worker that plays the turn. False if the turn is not running any more."""
+
+    def workers(self) -> set[str]:
+        """The names of all workers that have turns."""
+
+    def end_leases(self, workers: Collection[str]) -> None:
+        """These workers are known to be gone: nobody has to wait until their leases run out."""
+
+    def abandoned(self, lease: Lease) -> list[Scope]:
+        """The chats whose running turn has lost its worker: its lease ran out, or is longer than any that is
+        given out.
+        """
+
+
+class LoginStore(Protocol):
+    def signed_in(self, tokens: Collection[str]) -> set[str]:
+        """Those of these logins that are still valid."""

@@ -1,0 +1,92 @@
+"""The values that turns and their stores hand each other."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from agentapp.events import Event, TurnResult
+from agentapp.guardrails.admission import Reservation
+from agentapp.isolation import Scope
+
+UNTITLED = "New chat"  # a chat's title until its first message
+
+
+@dataclass(frozen=True, slots=True)
+class NewMessage:
+    """A message to send. Without a text it has the text of the turn that it ``replaces``.
+
+    It goes after the newest turn, unless it says which turn it comes ``after``, or of which turn it
+    is to be another version.
+    """
+
+    text: str | None
+    key: str | None = None
+    after: str | None = None
+    replaces: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """Which worker plays a turn, and for how long it counts as alive if nothing is heard of it."""
+
+    worker: str
+    length: timedelta
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where in the chat a turn goes, and which agent it begins with."""
+
+    number: int
+    follows: int
+    agent: str
+
+
+@dataclass(frozen=True, slots=True)
+class RunningTurn:
+    """The turn that a chat's row says is running. No lease: its worker has ended it and is gone."""
+
+    id: str
+    lease_until: datetime | None
+    reservation: Reservation | None
+
+
+@dataclass(frozen=True, slots=True)
+class StartedTurn:
+    """A turn that was let in: what it needs to be played, and what it has reserved."""
+
+    turn_id: str
+    text: str
+    agent: str
+    history: tuple[tuple[str, str], ...]
+    title: str
+    reservation: Reservation
+    tool_calls: tuple[tuple[str, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RepeatedMessage:
+    """The same message with the same key had come before: this is the turn that answers it."""
+
+    turn_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class TurnRecord:
+    """A turn as the database has it: its events so far and its result, whose status may be running."""
+
+    turn_id: str
+    request_id: str
+    events: tuple[Event, ...]
+    result: TurnResult
+
+
+@dataclass(frozen=True, slots=True)
+class NewEvents:
+    """Events of one turn that are not stored yet; the first of them has the number ``first``."""
+
+    scope: Scope
+    turn_id: str
+    first: int
+    events: tuple[Event, ...]

@@ -1,0 +1,26 @@
+"""Turns begun directly, without a request; and heartbeats that do not let a test wait."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from agentapp.isolation import Scope
+from agentapp.turns.turn import Turn, TurnKit
+from agentapp.turns.values import NewMessage
+from agentapp.web.parts import Parts
+
+
+def begin(kit: TurnKit, scope: Scope, text: str | None, key: str | None = None, **place: Any) -> Any:
+    """A `Turn`, or the `RepeatedMessage` that it is."""
+    return Turn.begin(kit, scope, NewMessage(text, key, **place))
+
+
+def hurry(monkeypatch: pytest.MonkeyPatch, *workers: Parts, seconds: float = 0.05) -> None:
+    """Their heartbeats never sleep for longer than that, and every job is due each time."""
+    monkeypatch.setattr("agentapp.turns.heartbeat.TICK_SECONDS", seconds)
+    monkeypatch.setattr("agentapp.turns.heartbeat.IDLE_SECONDS", seconds)
+    for parts in workers:
+        for scheduled in parts.turns.heartbeat.jobs:
+            scheduled.every = min(scheduled.every, seconds)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import re
+import tomllib
 from collections.abc import Callable, Iterator
+from itertools import chain
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -104,6 +106,36 @@ def test_every_link_in_the_documentation_leads_somewhere() -> None:
     for page in (ROOT / "README.md", *(ROOT / "docs").glob("*.md")):
         for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def test_the_readmes_commands_install_what_is_pinned() -> None:
+    commands = re.findall(r"^    (python3 -m venv .*)$", README, re.M)
+    assert [command.rsplit(" && ", 1)[1] for command in commands] == [
+        ".venv/bin/agentapp serve",
+        ".venv/bin/pytest",
+    ]
+    assert all(" -c constraints.txt && " in command for command in commands)
+
+
+def test_every_commit_is_tested_with_the_readmes_own_command() -> None:
+    (told,) = re.findall(r"^    (python3 -m venv .*pytest)$", README, re.M)
+    lines = [line.strip() for line in (ROOT / ".ci/run").read_text().splitlines()]
+    assert [line for line in lines if "pytest" in line or "pip install" in line] == [told]
+
+
+def test_every_dependency_is_pinned_within_its_range() -> None:
+    pins = dict(line.lower().split("==") for line in (ROOT / "constraints.txt").read_text().splitlines())
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    for wanted in chain(project["dependencies"], *project["optional-dependencies"].values()):
+        name, least, below = re.fullmatch(r"([\w-]+)(?:\[\w+\])?(?:>=([\d.]+),<([\d.]+))?", wanted).groups()  # type: ignore[union-attr]
+        if name != "agentapp":
+            assert as_numbers(least or "0") <= as_numbers(pins[name.lower()]) < as_numbers(below or "9999"), (
+                name
+            )
+
+
+def as_numbers(version: str) -> list[int]:
+    return [int(part) for part in version.split(".")]
 
 
 def test_the_readme_has_a_team_in_twenty_lines() -> None:

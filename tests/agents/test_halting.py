@@ -496,6 +496,15 @@ def test_a_connection_hung_up_on_while_the_pool_hands_it_out_is_changed_for_anot
     assert (len(api.requests), api.connections) == (2, 2)
 
 
+def test_a_client_whose_pools_are_not_found_is_left_as_it_is() -> None:
+    class OfTomorrow:
+        """Keeps them under other names."""
+
+    client: Any = OfTomorrow()
+    assert reachable(client) is client
+    assert vars(client) == {}
+
+
 def test_a_call_by_way_of_a_proxy_is_hung_up_on_too(
     api: MessagesApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -168,8 +168,9 @@ def test_bad_password_is_refused_in_one_line(
 @pytest.mark.parametrize("command", ["add", "set-password"])
 def test_password_is_never_asked_for_in_any_other_way(migrated: Agentapp, command: str) -> None:
     result = migrated("user", command, "ann", stdin=f"{PASSWORD}\n")
-    assert result.exit_code == 2
-    assert "Missing option '--password-stdin'" in result.stderr
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "--password-stdin" in result.stderr
+    assert migrated("user", "list").stdout == ""
 
 
 def test_second_user_of_the_same_name_is_refused(migrated: Agentapp) -> None:
@@ -187,7 +188,8 @@ def test_bad_name_is_refused(migrated: Agentapp) -> None:
 def test_bad_role_is_refused(migrated: Agentapp) -> None:
     result = add(migrated, "ann", "--role", "king")
     assert result.exit_code == 2
-    assert "'king' is not one of" in result.stderr
+    for word in ("king", "member", "admin", "operator"):
+        assert f"'{word}'" in result.stderr
 
 
 @pytest.mark.parametrize("command", ["disable", "enable", "set-password"])

@@ -36,7 +36,8 @@ def make_cancellable(client: httpx2.Client) -> httpx2.Client:
     private attributes are replaced here. Should another version not have them, calls still work, and can be
     cancelled from their response on: see `register_response`.
     """
-    for transport in (client._transport, *client._mounts.values()):
+    mounts = getattr(client, "_mounts", {})
+    for transport in (getattr(client, "_transport", None), *mounts.values()):
         pool = getattr(transport, "_pool", None)
         network = getattr(pool, "_network_backend", None)
         if isinstance(network, httpcore2.NetworkBackend):

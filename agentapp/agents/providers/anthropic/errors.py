@@ -114,6 +114,7 @@ def translate_error(exc: Exception, spent: Usage | None, key: str = "") -> Provi
 
 
 def _class_for(exc: Exception, chain: Iterable[BaseException]) -> type[ProviderError]:
+    """By what it is a kind of, the narrowest first: a name that the SDK adds is known by its base class."""
     match exc:
         case anthropic.APITimeoutError() | httpx2.TimeoutException() | TimeoutError():
             return ProviderTimeout

@@ -23,7 +23,6 @@ import tracemalloc
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import replace
-from datetime import timedelta
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -32,6 +31,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from argon2 import PasswordHasher
 
+from agentapp.app import load_team, make_parts
 from agentapp.config import Settings
 from agentapp.errors import BreakerOpen
 from agentapp.events import TurnResult, Usage
@@ -46,8 +46,9 @@ from agentapp.storage.accounts import Accounts
 from agentapp.storage.cells import CellRows, CellStore
 from agentapp.storage.chats import Chats
 from agentapp.storage.db import Database
-from agentapp.storage.turns import Turns
-from agentapp.storage.values import Begun, Lease, Sent, Settled
+from agentapp.storage.turns import SqlTurnStore
+from agentapp.turns.turn import Turn
+from agentapp.turns.values import NewMessage
 from bench import peers
 from bench.peers import HOUR, KEY, KEYS, NEVER, OPEN_KEY, Peer, Shared, Work, caught, no_op
 from tests.support.postgres import postgres_url
@@ -60,7 +61,9 @@ TURNS, TURNS_A_CHAT = 500, 25
 ROWS = 1_000_000
 LEASE = 170.0
 MAX_COST = MaxCost(tokens=50_000, microusd=150_000)
-DONE = TurnResult("completed", usage=Usage(1_000, 500, 1), charged_microusd=5_000)
+DONE = TurnResult(
+    "completed", "fine", "triage", usage=Usage(1_000, 500, 1), cost_microusd=5_000, charged_microusd=5_000
+)
 
 FIRST_REQUEST = """
 import sys, time
@@ -76,7 +79,7 @@ parts = app.extensions["agentapp"]
 scope = Scope(request_id="r", tenant_id="t", user_id="user-77777", session_id="session-77777")
 began = time.perf_counter()
 with parts.binder.bound(scope):
-    parts.turns.kit.standing(scope)
+    parts.turns.standing(scope)
 print(time.perf_counter() - began, psutil.Process().memory_info().rss / 2**20)
 """
 
@@ -466,17 +469,16 @@ def timed_turns(url: str, settings: Settings, people: int, gap: float) -> list[f
     guardrails = TimedGuardrails(
         Registry(Cells(cell_policies(settings, LEASE)), cells), f"for-{people}", lambda: now[0]
     )
-    turns, watch, found = Turns(db, cells, guardrails), Stopwatch(), []
+    parts = make_parts(replace(settings, database_url=url), load_team(settings.team))
+    kit = replace(parts.turns.kit, store=SqlTurnStore(db, cells), guardrails=guardrails)
+    watch, found = Stopwatch(), []
     for chat in chats_of(db, people):
         now[0] += gap
         with watch:
-            begun = turns.begin(
-                chat, Sent("how are you?"), Lease("bench", timedelta(seconds=LEASE)), MAX_COST
-            )
-        assert isinstance(begun, Begun)
-        end = Settled("completed", "fine", "triage", "", (), 1_000, 500, 1, 5_000, begun.reservation, DONE)
+            turn = Turn.begin(kit, chat, NewMessage("how are you?"))
+        assert isinstance(turn, Turn)
         with watch:
-            assert turns.settle(chat, begun.turn_id, end)
+            assert turn._store(DONE)
         (inside, inside_work), (sql, sql_work) = guardrails.watch.taken(), TimedRows.watch.taken()
         found.append((*watch.taken(), inside, sql, inside_work - sql_work))
     db.engine.dispose()

@@ -80,7 +80,7 @@ def test_a_new_chat_is_no_way_around_the_users_limits(
 
 def test_a_pause_ends_with_one_try_that_succeeds(app: Flask, ann: Person) -> None:
     chat = paused_chat(ann)
-    guardrails = app.extensions["agentapp"].answering.guardrails
+    guardrails = app.extensions["agentapp"].turns.kit.guardrails
     now = guardrails.clock() + 31
     guardrails.clock = lambda: now
     assert ann.ask(chat, "hello")["status"] == "completed"

@@ -412,7 +412,7 @@ def test_starting_and_serving_reads_no_more_rows_than_it_needs(
     event.listen(Engine, "before_cursor_execute", note)
     try:
         app = make_app()
-        registry = app.extensions["agentapp"].answering.guardrails.registry
+        registry = app.extensions["agentapp"].turns.kit.guardrails.registry
         assert (len(registry), statements) == (0, []), "nothing is read before it is needed"
         ann = person(app, "ann")
         assert ann.ask(ann.new_chat(), "what is 2 + 2?")["status"] == "completed"

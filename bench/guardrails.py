@@ -1,4 +1,4 @@
-"""What the guardrails cost, beside other people's: decisions, many at once, memory, stores, turns, start-up.
+"""What the guardrails cost, beside other libraries: decisions, threads, memory, stores, turns, start-up.
 
     pip install -e '.[bench]'
     python bench/guardrails.py
@@ -23,7 +23,6 @@ import tracemalloc
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import replace
-from datetime import timedelta
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -32,6 +31,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from argon2 import PasswordHasher
 
+from agentapp.app import load_team, make_parts
 from agentapp.config import Settings
 from agentapp.errors import BreakerOpen
 from agentapp.events import TurnResult, Usage
@@ -46,8 +46,9 @@ from agentapp.storage.accounts import Accounts
 from agentapp.storage.cells import CellRows, CellStore
 from agentapp.storage.chats import Chats
 from agentapp.storage.db import Database
-from agentapp.storage.turns import Turns
-from agentapp.storage.values import Begun, Lease, Sent, Settled
+from agentapp.storage.turns import SqlTurnStore
+from agentapp.turns.turn import Turn
+from agentapp.turns.values import NewMessage
 from bench import peers
 from bench.peers import HOUR, KEY, KEYS, NEVER, OPEN_KEY, Peer, Shared, Work, caught, no_op
 from tests.support.postgres import postgres_url
@@ -60,7 +61,9 @@ TURNS, TURNS_A_CHAT = 500, 25
 ROWS = 1_000_000
 LEASE = 170.0
 MAX_COST = MaxCost(tokens=50_000, microusd=150_000)
-DONE = TurnResult("completed", usage=Usage(1_000, 500, 1), charged_microusd=5_000)
+DONE = TurnResult(
+    "completed", "fine", "triage", usage=Usage(1_000, 500, 1), cost_microusd=5_000, charged_microusd=5_000
+)
 
 FIRST_REQUEST = """
 import sys, time
@@ -76,7 +79,7 @@ parts = app.extensions["agentapp"]
 scope = Scope(request_id="r", tenant_id="t", user_id="user-77777", session_id="session-77777")
 began = time.perf_counter()
 with parts.binder.bound(scope):
-    parts.turns.kit.standing(scope)
+    parts.turns.standing(scope)
 print(time.perf_counter() - began, psutil.Process().memory_info().rss / 2**20)
 """
 
@@ -110,7 +113,7 @@ def micro(seconds: float) -> str:
 
 
 def installed(*makers: Callable[[], Any]) -> list[Any]:
-    """What the makers make; and a word on those that cannot."""
+    """What the makers make, and a line about each one that fails."""
     made = []
     for make in makers:
         try:
@@ -122,7 +125,7 @@ def installed(*makers: Callable[[], Any]) -> list[Any]:
 
 def ours() -> list[Peer]:
     breakers: LocalBreakers[str] = LocalBreakers(BreakerPolicy(cooldown=HOUR), cap=len(KEYS))
-    for key in KEYS:  # each has been open once, for those are kept; the others take no room at all
+    for key in KEYS:  # Each has been open once, because only such breakers are kept in memory.
         breakers.update(key, lambda breaker: breaker.tripped(0.0).reset())
     breakers.update(OPEN_KEY, lambda breaker: breaker.tripped(time.time()))
 
@@ -244,7 +247,7 @@ def on_threads(run: Work) -> float:
 
 
 class DictRows:
-    """A store of rows that is a dict: to weigh what the registry itself keeps."""
+    """A store of rows in a dict, so that only the memory of the registry itself is measured."""
 
     def __init__(self) -> None:
         self.texts: dict[Key, str] = {}
@@ -286,7 +289,7 @@ def memory(compared: Sequence[Peer], settings: Settings) -> None:
     ]
     for peer in (*others, *unkeyed):
         line(peer.name, f"{weighed(peer.one):,.0f}")
-    heading("A cell with everything: breaker, rate, budget, room", "in memory", "row's text")
+    heading("A cell with everything: breaker, rate, budget, bulkhead", "in memory", "row's text")
     for scope in ("session", "user"):
         each, text = weighed_cells(settings, scope)
         line(f"agentapp, Registry: a {scope}'s text and Cell, 10 turns", f"{each:,.0f}", f"{text:,.0f}")
@@ -364,7 +367,7 @@ def shared_stores(sqlite: str, postgres: str, redis: str) -> None:
 
 
 def lost(pool: ProcessPoolExecutor, kind: Callable[[str], Shared], at: str) -> int:
-    """Of the failures that several processes noted at once, how many a new process does not know of."""
+    """How many of the failures that several processes reported at once a new process does not see."""
     for done in [pool.submit(note_failures, kind, at) for _ in range(PROCESSES)]:
         done.result()
     reader = kind(at)
@@ -381,7 +384,7 @@ def note_failures(kind: Callable[[str], Shared], at: str) -> None:
 
 
 class Stopwatch:
-    """Adds up the seconds of what it is put around: those that passed, and those this thread was at work."""
+    """Adds up the seconds spent inside it: those that passed, and those in which this thread worked."""
 
     def __init__(self) -> None:
         self.passed = self.worked = 0.0
@@ -466,17 +469,16 @@ def timed_turns(url: str, settings: Settings, people: int, gap: float) -> list[f
     guardrails = TimedGuardrails(
         Registry(Cells(cell_policies(settings, LEASE)), cells), f"for-{people}", lambda: now[0]
     )
-    turns, watch, found = Turns(db, cells, guardrails), Stopwatch(), []
+    parts = make_parts(replace(settings, database_url=url), load_team(settings.team))
+    kit = replace(parts.turns.kit, store=SqlTurnStore(db, cells), guardrails=guardrails)
+    watch, found = Stopwatch(), []
     for chat in chats_of(db, people):
         now[0] += gap
         with watch:
-            begun = turns.begin(
-                chat, Sent("how are you?"), Lease("bench", timedelta(seconds=LEASE)), MAX_COST
-            )
-        assert isinstance(begun, Begun)
-        end = Settled("completed", "fine", "triage", "", (), 1_000, 500, 1, 5_000, begun.reservation, DONE)
+            turn = Turn.begin(kit, chat, NewMessage("how are you?"))
+        assert isinstance(turn, Turn)
         with watch:
-            assert turns.settle(chat, begun.turn_id, end)
+            assert turn._store(DONE)
         (inside, inside_work), (sql, sql_work) = guardrails.watch.taken(), TimedRows.watch.taken()
         found.append((*watch.taken(), inside, sql, inside_work - sql_work))
     db.engine.dispose()

@@ -88,7 +88,7 @@ def _paused(refusal: GuardrailRefused) -> RefusalText:
 
 def _errors(refusal: GuardrailRefused) -> str:
     if refusal.used < refusal.limit:
-        return "too many errors lately"  # Their share was too high. They did not come in a row.
+        return "too many errors lately"  # Their share was too high, in whatever order they came.
     return f"{refusal.used} error{'' if refusal.used == 1 else 's'} in a row"
 
 

@@ -148,7 +148,7 @@ class Turn(InSession, Base):
     cost_microusd: Mapped[int | None]
     started_at: Mapped[datetime]
     ended_at: Mapped[datetime | None]
-    admission: Mapped[Any] = mapped_column(JSON, nullable=True)
+    admission: Mapped[Any | None] = mapped_column(JSON)
 
 
 class OfTurn:

@@ -23,10 +23,10 @@ from agentapp.guardrails import operator as breakers
 from agentapp.guardrails.admission import MaxCost
 from agentapp.guardrails.breaker import Breaker
 from agentapp.guardrails.cell import Cell, Key
+from agentapp.guardrails.policies import longest_turn
 from agentapp.isolation import RequestScope, Scope
 from agentapp.storage.db import make_engine
 from agentapp.storage.values import User
-from agentapp.turns.turn import longest
 from agentapp.web.parts import Parts
 from tests.support.databases import DATABASES, migrated
 from tests.support.people import PASSWORD, Person, person
@@ -190,7 +190,7 @@ def test_list_tells_the_state_at_this_moment(parts: Parts, agentapp: Agentapp, s
 
 
 def test_a_probe_under_way_is_told_until_its_lease_is_over(parts: Parts, agentapp: Agentapp) -> None:
-    for id, ago in (("a" * 22, 5.0), ("b" * 22, longest(parts.turns.kit.deadlines) + 5)):
+    for id, ago in (("a" * 22, 5.0), ("b" * 22, longest_turn(parts.settings) + 5)):
         put(parts, Key("session", id), lambda b, now: fail(b, now - 3600).admit(now), time.time() - ago)
     rows = by_key(listed(agentapp))
     assert [rows[f"session:{id * 22}"]["probing"] for id in "ab"] == [True, False]

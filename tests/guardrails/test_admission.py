@@ -79,8 +79,8 @@ class Begun:
 
 
 class World:
-    """All cells, kept as the texts that a store would keep. A session is called by its tenant, its user
-    and itself: A1x.
+    """All cells, kept as the texts that a store would keep. The name of a session is made of its tenant, its
+    user and a letter of its own: A1x.
     """
 
     def __init__(self, policies: dict[str, CellPolicy]) -> None:
@@ -548,7 +548,7 @@ def down() -> World:
 
 
 def _let_the_model_fail(world: World) -> None:
-    """For one after the other of other people, until it is down for everybody."""
+    """Let turns of more and more other people fail, until the model is down for everybody."""
     for name in "abcdefghijklmnopqrstuvwxyz":
         if world.cells("A1x").provider.breaker.opened is None:
             world.turn(f"C{name}x", "failed", START)
@@ -577,7 +577,7 @@ def test_what_is_not_the_providers_fault_never_opens_it() -> None:
 
 
 def test_failures_while_the_provider_is_down_are_held_against_nobody() -> None:
-    """They were let in before, and fail one after the other when it is open already."""
+    """These turns were admitted before the breaker opened, and fail while it is open."""
     world = World(LOOSE)
     late = [world.begin(f"A1{name}", START) for name in "abcdefghij"]
     _let_the_model_fail(world)
@@ -628,7 +628,7 @@ def test_what_comes_back_from_before_the_outage_changes_nothing() -> None:
 
 
 def test_a_probe_of_the_provider_that_another_limit_refuses_is_not_lost() -> None:
-    """The session says no after the provider said yes: the next one may still probe."""
+    """The session refuses after the provider agreed: the next turn may still be the probe."""
     world = World({**LOOSE, "session": replace(LOOSE["session"], rate=Rate(1, 600))})
     for session in ("A1x", "A2x", "B1x"):
         world.turn(session, "failed", START)

@@ -192,7 +192,7 @@ def test_a_success_in_between_starts_the_count_anew() -> None:
 
 
 def test_an_outcome_counts_when_it_comes_however_long_the_try_took() -> None:
-    """A stream is admitted, talks for ten minutes, then breaks: that is a failure of now."""
+    """A stream is admitted, runs for ten minutes, then breaks: that is a failure at the time it breaks."""
     breaker, generation = Breaker(PLAIN), Breaker(PLAIN).admit(START).generation
     for _ in range(3):
         breaker = breaker.failed(generation, START + 600)
@@ -273,7 +273,7 @@ def test_jitter_only_shortens_and_spreads() -> None:
 @pytest.mark.parametrize("hours", [-1, 1])
 @pytest.mark.parametrize("age", [0.0, 10.0, 29.0, 899.0])
 def test_a_clock_moved_by_an_hour_keeps_nobody_out_longer(hours: int, age: float) -> None:
-    """In real seconds, for a breaker that cools down 900 and a probe that is out already."""
+    """In real seconds, for a breaker with a cool-down of 900 s, also while a probe is running."""
     slow = BreakerPolicy(failures=1, cooldown=900, cooldown_max=900, jitter=0, lease=170)
     cooling, now = opened(slow, START), START + age + hours * HOUR
     assert age + refused_for(cooling, now) <= 900 + CLOCK_SKEW_SECONDS + 1e-3

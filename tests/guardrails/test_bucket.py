@@ -31,7 +31,7 @@ def longest(rate: Rate) -> float:
 
 
 class BucketMachine(RuleBasedStateMachine):
-    """Time goes on, at whatever pace, and never back."""
+    """Time passes at any pace, and the clock never goes back."""
 
     @initialize(rate=RATES)
     def begin(self, rate: Rate) -> None:
@@ -92,7 +92,7 @@ TestBucketMachine = BucketMachine.TestCase
 
 
 class JumpingBucketMachine(RuleBasedStateMachine):
-    """The clock jumps by an hour, either way, as often as it likes."""
+    """The clock jumps by an hour, forward or back, any number of times."""
 
     @initialize(rate=RATES)
     def begin(self, rate: Rate) -> None:
@@ -140,7 +140,7 @@ def test_the_nth_passes_and_the_one_after_does_not() -> None:
 
 
 def test_a_refusal_is_no_hit() -> None:
-    """However often somebody knocks, the wait gets no longer."""
+    """Asking again, however often, does not make the wait longer."""
     bucket = filled(Rate(2, 60), START)
     waits = []
     for knock in range(100):

@@ -1,4 +1,4 @@
-"""Budgets, reservations and room against exact logs, over days and months and moved clocks."""
+"""Budgets, reservations and bulkheads against exact logs, over days and months and moved clocks."""
 
 from __future__ import annotations
 
@@ -38,31 +38,33 @@ class BudgetMachine(RuleBasedStateMachine):
     than they reserved, and some settle long after they were given up.
     """
 
-    @initialize(limit=st.one_of(st.none(), st.integers(1, 1_000)), period=PERIODS, room=st.integers(1, 4))
-    def begin(self, limit: int | None, period: str, room: int) -> None:
+    @initialize(
+        limit=st.one_of(st.none(), st.integers(1, 1_000)), period=PERIODS, concurrent=st.integers(1, 4)
+    )
+    def begin(self, limit: int | None, period: str, concurrent: int) -> None:
         self.clock = Clock()
         self.allowance = Allowance(limit, period)  # type: ignore[arg-type]
         self.budget = Budget(self.allowance, Holds(LEASE))
         self.naive = NaiveBudget(limit, period, NaiveHolds(LEASE))
-        self.bulkhead, self.naive_bulkhead = Bulkhead(room, Holds(LEASE)), NaiveHolds(LEASE)
+        self.bulkhead, self.naive_bulkhead = Bulkhead(concurrent, Holds(LEASE)), NaiveHolds(LEASE)
         self.turns: list[tuple[Hold, Reserved, Reserved]] = []
 
     @rule(seconds=st.one_of(STEPS, HOURS))
     def time_passes(self, seconds: float) -> None:
         self.clock.advance(seconds)
 
-    @rule(wish=st.integers(0, 400))
-    def a_turn_begins(self, wish: int) -> None:
+    @rule(amount=st.integers(0, 400))
+    def a_turn_begins(self, amount: int) -> None:
         now = self.clock.now
         wanted, left = self.naive.refuses(now), self.naive.left(now)
         full = len(self.naive_bulkhead.alive(now)) >= (self.bulkhead.limit or 0)
-        refusal = refusal_of(lambda: self.budget.fits(wish, now))
+        refusal = refusal_of(lambda: self.budget.fits(amount, now))
         assert wanted == (refusal and Refusal(refusal.code, refusal.limit, refusal.used))
         busy = refusal_of(lambda: self.bulkhead.enter(now))
         assert full == isinstance(busy, Busy)
         if refusal is None and busy is None:
-            hold = self.budget.fits(wish, now)
-            assert hold.amount == min(wish, left), "all of it, or what is left"
+            hold = self.budget.fits(amount, now)
+            assert hold.amount == min(amount, left), "all of it, or what is left"
             self.budget, self.bulkhead = self.budget.reserve(hold, now), self.bulkhead.enter(now)
             made = self.naive.holds.take(hold.amount, now), self.naive_bulkhead.take(0, now)
             self.turns.append((hold, *made))
@@ -155,11 +157,11 @@ class HonestTurnsMachine(RuleBasedStateMachine):
     def time_passes(self, seconds: float) -> None:
         self.clock.advance(seconds)
 
-    @rule(wish=st.integers(1, 120))
-    def a_turn_begins(self, wish: int) -> None:
+    @rule(amount=st.integers(1, 120))
+    def a_turn_begins(self, amount: int) -> None:
         now = self.clock.now
-        if refusal_of(lambda: self.budget.fits(wish, now)) is None:
-            hold = self.budget.fits(wish, now)
+        if refusal_of(lambda: self.budget.fits(amount, now)) is None:
+            hold = self.budget.fits(amount, now)
             self.budget = self.budget.reserve(hold, now)
             self.turns.append((now, hold))
 
@@ -288,7 +290,7 @@ def test_a_clock_put_back_over_midnight_finds_both_days_again() -> None:
 
 
 def test_the_day_before_is_found_again_after_two_clocks_put_back() -> None:
-    """Second day, back to the first, on to the third, back to the second: it still knows what that cost."""
+    """The clock shows day 2, then 1, then 3, then 2 again: what day 2 cost is still known."""
     days = ["2026-05-05 00:10", "2026-05-04 23:50", "2026-05-06 00:10"]
     spent = budget(100, "day")
     for day in days:
@@ -319,7 +321,7 @@ def test_a_late_settlement_gives_nothing_back_that_others_hold() -> None:
 
 
 def test_what_is_given_back_under_a_moved_clock_never_makes_up_for_others() -> None:
-    """Given back while the clock was an hour behind, when its slot was not yet, so to speak."""
+    """The reservation is given back while the clock is an hour behind: its slot then lies in the future."""
     held = budget(100).reserve(budget(100).fits(60, START), START)
     hold = held.holds.hold(60, START)
     back = held.give_back(hold, START - HOUR)
@@ -329,21 +331,21 @@ def test_what_is_given_back_under_a_moved_clock_never_makes_up_for_others() -> N
 
 
 def test_no_more_than_its_room_are_in_at_once_and_the_dead_leave() -> None:
-    room = Bulkhead(3, Holds(LEASE))
+    bulkhead = Bulkhead(3, Holds(LEASE))
     for _ in range(3):
-        room = room.enter(START)
+        bulkhead = bulkhead.enter(START)
     with pytest.raises(Busy) as caught:
-        room.enter(START + LEASE - 1)
+        bulkhead.enter(START + LEASE - 1)
     assert (caught.value.limit, caught.value.used) == (3, 3)
     assert caught.value.retry_after > 0
-    assert room.enter(START + FORGOTTEN).holds.count(START + FORGOTTEN) == 1
-    since = room.holds.hold(0, START).start
-    assert room.leave(since, START + 1).enter(START + 1).holds.count(START + 1) == 3
+    assert bulkhead.enter(START + FORGOTTEN).holds.count(START + FORGOTTEN) == 1
+    since = bulkhead.holds.hold(0, START).start
+    assert bulkhead.leave(since, START + 1).enter(START + 1).holds.count(START + 1) == 3
 
 
 def test_room_without_a_limit_counts_all_the_same() -> None:
-    room = Bulkhead(None, Holds(LEASE))
+    bulkhead = Bulkhead(None, Holds(LEASE))
     for _ in range(500):
-        room = room.enter(START)
-    assert room.holds.count(START) == 500
-    assert len(room.holds.slots) == 1
+        bulkhead = bulkhead.enter(START)
+    assert bulkhead.holds.count(START) == 500
+    assert len(bulkhead.holds.slots) == 1

@@ -26,8 +26,8 @@ from tests.support.rounds import ROUNDS
 
 pytestmark = [pytest.mark.timeout(240), pytest.mark.xdist_group("cells")]
 
-# Each process is forked off a server that has imported this module and opened nothing: it has nothing in
-# common with the others, and does not take seconds to start.
+# Each process is forked from a server that has imported this module and opened nothing. So the processes
+# share nothing, and do not take seconds to start.
 fresh = multiprocessing.get_context("forkserver")
 fresh.set_forkserver_preload([__name__])
 PATIENCE = 200
@@ -37,7 +37,7 @@ ONCE = BreakerPolicy(failures=1, cooldown=3600, cooldown_max=3600, jitter=0, lea
 
 @pytest.fixture
 def url(database_url: str) -> str:
-    """Only the test's processes are killed here, never PostgreSQL: so it need not wait for the disk."""
+    """PostgreSQL need not wait for the disk, because only the processes of the test are killed."""
     return (
         f"{database_url}&options=-csynchronous_commit%3Doff" if "postgres" in database_url else database_url
     )

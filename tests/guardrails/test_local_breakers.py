@@ -42,7 +42,7 @@ def test_of_many_who_try_at_once_one_probes() -> None:
 
 
 def test_no_lock_is_held_inside_the_block() -> None:
-    """Sixty-four are in it at the same moment, with one key; otherwise none would ever get out."""
+    """Sixty-four threads wait for each other inside the block, with one key. A lock would stop them all."""
     breakers: LocalBreakers[str] = LocalBreakers(ONCE)
     all_in = threading.Barrier(64)
 

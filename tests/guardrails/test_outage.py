@@ -161,7 +161,7 @@ def test_names_are_bounded_however_many_fail() -> None:
 
 
 def test_those_beyond_the_names_still_count_against_the_many_who_are_still_waiting() -> None:
-    """A thousand people under way, and nearly all of them fail: they need not all be known by name."""
+    """Of a thousand running turns nearly all fail: not all of their users need to be remembered by name."""
     seen, since = outage(), outage().running.hold(0, START).start
     for _ in range(1_000):
         seen = seen.began(START)

@@ -117,7 +117,7 @@ class RegistryMachine(RuleBasedStateMachine):
 
     @rule(who=WHO, key=st.sampled_from(KEYS), name=NAMES)
     def one_is_changed(self, who: int, key: Key, name: str) -> None:
-        """Or not at all, if the change raises."""
+        """If the change raises, the value stays as it was."""
         before = self._value(key)
         wanted = refusal_of(lambda: self.model.update({key: CHANGES[name](before)}))
         got: list[Cell] = []
@@ -139,7 +139,7 @@ class RegistryMachine(RuleBasedStateMachine):
 
     @rule(who=WHO, keys=SOME_KEYS, name=NAMES)
     def a_transaction_fails_after_the_change(self, who: int, keys: list[Key], name: str) -> None:
-        """It was made, and remembered, and then never committed."""
+        """The change was made and is in the cache, but its transaction is rolled back."""
         try:
             with self.workers[who].store.transaction() as rows:
                 change = self.workers[who].registry.change
@@ -367,7 +367,7 @@ def test_memory_is_small_after_any_number_of_keys() -> None:
 
 
 def test_who_waited_long_for_the_rows_decides_by_the_time_it_is_then() -> None:
-    """Eight seconds it waits, while others fill the bucket: to the time it began at, that is not yet."""
+    """It waits eight seconds while others fill the bucket: when it began, those hits were in the future."""
     clock = Clock()
     shelf = Shelf(slow=lambda: clock.advance(8))
     guardrails = Guardrails(Registry(Cells(POLICIES), shelf), "demo", clock=lambda: clock.now)

@@ -1,4 +1,4 @@
-"""Failed tries to sign in: counted by name and by address, in all workers, before a password is checked."""
+"""Failed attempts to sign in: counted by name and address, in all workers, before a password is checked."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ WRONG = "not the password"
 
 @dataclass
 class Door:
-    """An app of which passwords are tried, with the clock in hand and every check of a password counted."""
+    """An app with a clock that the test sets. Every check of a password is counted."""
 
     app: Flask
     now: float = 1_800_000_000.0
@@ -174,7 +174,7 @@ def test_the_window_slides(door: Door) -> None:
     assert door.try_("ann", PASSWORD).status_code == 303
 
 
-def test_whoever_waits_as_long_as_told_gets_in(door: Door) -> None:
+def test_a_person_who_waits_as_long_as_the_refusal_says_gets_in(door: Door) -> None:
     door.statuses(*["ann"] * LIMIT)
     wait = int(door.try_("ann", PASSWORD).headers["Retry-After"])
     assert WINDOW <= wait <= WINDOW * 61 / 60 + 1
@@ -210,7 +210,7 @@ def test_of_many_names_at_once_from_one_address_exactly_its_limit_is_checked(
 def test_however_many_come_at_once_with_the_right_password_all_get_in(
     database_url: str, make_door: Callable[..., Door]
 ) -> None:
-    """Of one name, and of more names than an address has tries: an office that comes in at nine."""
+    """Many right passwords at once, of one name and of many names: an office that starts at nine."""
     door = make_door(database_url=database_url, rate_login=(3, WINDOW))
     names = [f"user{n}" for n in range(16)]
     for name in names:
@@ -286,7 +286,7 @@ def test_a_script_is_told_the_same_for_a_name_and_for_an_address(door: Door) -> 
 
 
 def test_with_the_database_away_nobody_is_let_in(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither before the check nor after it, when the failure cannot be noted any more."""
+    """Whether the store fails before the check, or after it, when the failure can no longer be counted."""
 
     def away(*given: Any) -> Any:
         raise StorageUnavailable("The database cannot be reached right now.")
@@ -302,7 +302,7 @@ def test_with_the_database_away_nobody_is_let_in(door: Door, monkeypatch: pytest
 
 
 def test_a_try_that_came_to_no_end_keeps_its_place_for_two_minutes_at_most(door: Door) -> None:
-    """As when its worker was killed: nobody leaves."""
+    """As if its worker was killed: the attempt enters and never leaves."""
     stuck = door.parts.sign_ins
     keys = [
         sign_in.Key(sign_in.NAME, sign_in._digest("ann")),

@@ -39,7 +39,7 @@ def machine_settings(examples: int, steps: int) -> settings:
 
 @dataclass
 class Clock:
-    """``real`` seconds only ever go on; what the clock shows may be an hour or two off."""
+    """``real`` seconds only increase. What the clock shows may be an hour or two off."""
 
     real: float = 0.0
     off: float = 0.0
@@ -61,7 +61,7 @@ def through_json(state: Any) -> Any:
 
 
 def gap(since: float, now: float) -> float:
-    """What lies ahead of the clock was never, but for the seconds by which clocks differ."""
+    """A time in the future counts as long ago, except for the seconds by which clocks differ."""
     return inf if since - now > CLOCK_SKEW_SECONDS else max(0.0, now - since)
 
 
@@ -78,7 +78,7 @@ def refusal_of(attempt: Callable[[], object]) -> GuardrailRefused | None:
 
 
 def refused_for(breaker: Breaker, now: float) -> float:
-    """How long it goes on saying no from now on, if it is asked as often as it says and never used."""
+    """How long it goes on refusing from now on, if it is asked after each wait that it names."""
     at = now
     while at - now < 10_000:
         try:
@@ -92,7 +92,7 @@ def refused_for(breaker: Breaker, now: float) -> float:
 
 @dataclass(frozen=True)
 class Refusal:
-    """What a naive guardrail says in place of yes."""
+    """The refusal of a naive guardrail."""
 
     code: str
     limit: int
@@ -104,7 +104,7 @@ class Refusal:
 
 @dataclass
 class NaiveBreaker:
-    """Told of every admission and outcome; an admission belongs to the epoch it was made in."""
+    """Is told every admission and outcome. An admission belongs to the epoch it was made in."""
 
     policy: BreakerPolicy
     epoch: int = 0
@@ -187,7 +187,7 @@ class NaiveBreaker:
 
 @dataclass
 class NaiveBucket:
-    """Every hit ever."""
+    """A list of all hits."""
 
     count: int | None
     seconds: float = 60.0
@@ -212,7 +212,7 @@ class Reserved:
 
 @dataclass
 class NaiveHolds:
-    """Every reservation ever."""
+    """A list of all reservations."""
 
     lease: float
     all: list[Reserved] = field(default_factory=list)
@@ -232,7 +232,7 @@ class NaiveHolds:
 
 @dataclass
 class NaiveBudget:
-    """Every amount ever spent, with its moment."""
+    """A list of all amounts spent, each with its time."""
 
     limit: int | None
     period: str

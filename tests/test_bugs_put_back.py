@@ -318,8 +318,8 @@ BUGS = (
         "agentapp/turns/turn.py",
         "            if (repeated := _find_repeated(chat, message.key, text)) is not None:\n"
         "                return repeated\n",
-        "            if running is None and (repeated := _find_repeated(chat, message.key, text)) is not None:\n"
-        "                return repeated\n",
+        "            repeated = _find_repeated(chat, message.key, text)\n"
+        "            if running is None and repeated is not None:\n                return repeated\n",
         "tests/turns/test_surviving.py::test_the_same_key_while_the_turn_runs_is_that_turn",
     ),
     Bug(

@@ -13,7 +13,7 @@ SECONDS_TO_STORE = 5.0
 SECONDS_WITHOUT_GRACE = 2.0
 
 
-class Draining:
+class Draining:  # agentapp: shared ok - two floats, written only to begin to end, and by one thread
     """Not begun until `begin` is called. It has no lock: `begin` may run in a signal handler."""
 
     def __init__(self, local: LocalTurns, remote: RemoteTurns, subscriptions: Subscriptions) -> None:
@@ -30,7 +30,6 @@ class Draining:
         ends = now + (grace if grace > 0 else SECONDS_WITHOUT_GRACE)
         if self._ends_at is not None and self._ends_at <= ends:
             return
-        # agentapp: shared ok - two floats, each written in one step; readers look again soon
         self._interrupts_at = ends - min(SECONDS_TO_STORE, grace / 2) if grace > 0 else now
         self._ends_at = ends
         if grace <= 0:

@@ -68,7 +68,7 @@ class Feed:
             self._changed.notify_all()
         return numbered
 
-    def extend(self, events: Iterable[Event]) -> None:
+    def add_all(self, events: Iterable[Event]) -> None:
         with self._changed:
             for event in events:
                 self._events.append(NumberedEvent(len(self._events) + 1, event))
@@ -77,7 +77,7 @@ class Feed:
     def finish(self, record: TurnRecord) -> None:
         """Add what is missing of a turn that is over, and its end."""
         completed = TurnCompleted(record.turn_id, record.request_id, record.result)
-        self.extend([*record.events[self.length :], completed])
+        self.add_all([*record.events[self.length :], completed])
         self.end()
 
     def end(self) -> None:

@@ -28,7 +28,7 @@ class EndTurnsOfEndingWorker:
         return self._draining.has_begun
 
 
-class WriteEvents:
+class WriteEvents:  # agentapp: shared ok - changed by the heartbeat's thread alone
     """One transaction for all turns of this worker, however many there are."""
 
     name = "store new events, renew leases, find requests to stop"
@@ -82,7 +82,7 @@ class EndStreamsOfEndedLogins:
         return False
 
 
-class InterruptAbandonedTurns:
+class InterruptAbandonedTurns:  # agentapp: shared ok - changed by the heartbeat's thread alone
     name = "interrupt turns that have lost their worker"
 
     def __init__(

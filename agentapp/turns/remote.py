@@ -52,7 +52,7 @@ class RemoteTurns:
             return False
         known = [(feed.scope, turn_id, feed.length) for turn_id, feed in feeds.items()]
         for turn_id, events in self._live.events_after(known).items():
-            feeds[turn_id].extend(events)
+            feeds[turn_id].add_all(events)
         for turn_id in feeds.keys() - self._live.still_running(feeds.keys()):
             self._finish(feeds[turn_id])
         return True

@@ -245,8 +245,8 @@ def wait_for_half_open(url: str, scope: str) -> None:
     time.sleep(max(0.0, breaker["opened"] + breaker["cooldown"] - time.time()) + 0.02)
 
 
-def wait_for(claim: Callable[[], bool]) -> None:
-    end = time.monotonic() + PATIENCE
+def wait_for(claim: Callable[[], bool], seconds: float = PATIENCE) -> None:
+    end = time.monotonic() + seconds
     while not claim():
         assert time.monotonic() < end, "waited in vain"
         time.sleep(0.01)

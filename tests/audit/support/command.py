@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 from collections.abc import Mapping
 from contextlib import suppress
@@ -11,11 +12,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 from click.testing import CliRunner, Result
 
 from agentapp.cli import main
 from tests.serving import DEADLINE, SCRIPTS, clean_env
 
+SCHEMA = json.loads((Path(__file__).parent / "sarif-schema-2.1.0.json").read_text())
+STATE = "HISTORY = []\n"
+SUMMARY = re.compile(r"(\d+) files?, (\d+) findings?, (\d+) suppressed")
 SHARED = "HISTORY = []\n\n\ndef chat(text):\n    HISTORY.append(text)\n"
 CLEAN = "def chat(history, text):\n    return [*history, text]\n"
 
@@ -42,6 +47,26 @@ def found(*args: str) -> list[dict[str, Any]]:
 def told(*args: str) -> list[str]:
     """Each finding as ``path:line rule``."""
     return [f"{item['path']}:{item['line']} {item['rule']}" for item in found(*args)]
+
+
+def changes(module: str) -> str:
+    return f"from {module} import HISTORY\n\n\ndef view(text):\n    HISTORY.append(text)\n"
+
+
+def summary(text: str) -> tuple[int, ...]:
+    matched = SUMMARY.match(text.splitlines()[-1])
+    assert matched, text
+    return tuple(map(int, matched.groups()))
+
+
+def configure(here: Path, table: str) -> None:
+    (here / "pyproject.toml").write_text(f"[tool.agentapp.audit]\n{table}\n")
+
+
+def valid_sarif(text: str) -> dict[str, Any]:
+    log: dict[str, Any] = json.loads(text)
+    jsonschema.Draft4Validator(SCHEMA, format_checker=jsonschema.FormatChecker()).validate(log)
+    return log
 
 
 @dataclass(frozen=True)

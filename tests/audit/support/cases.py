@@ -10,7 +10,7 @@ from pathlib import Path
 from agentapp.audit.extract import extract
 from agentapp.audit.judge import Hazard, hazards_in
 
-CASES = Path(__file__).parent / "audit_cases"
+CASES = Path(__file__).parent.parent / "cases"
 MARK = re.compile(r"\s*# HAZARD$")
 
 

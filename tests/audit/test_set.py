@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from agentapp.audit.rules import RULES
-from tests.audit_set import Case, audited, cases
+from tests.audit.support.cases import Case, audited, cases
 
 TUNING = [case for part in "abcdefghij" for case in cases(f"tuning-{part}")]
 KEPT_ASIDE = [case for part in ("held-out", "held-out-k", "held-out-l", "held-out-m") for case in cases(part)]
@@ -210,7 +210,7 @@ def test_what_is_never_done_and_what_keeps_nobody_out(code: str, is_hazard: bool
 
 
 def test_the_documentation_has_every_rule() -> None:
-    page = (Path(__file__).parent.parent / "docs" / "auditor.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "auditor.md").read_text()
     table = page.partition("<!-- rules -->")[2].partition("<!-- end of rules -->")[0]
     rows = [f"| {rule.code} | {rule.title} | {rule.severity} | {rule.why} |" for rule in RULES.values()]
     assert table.strip().splitlines()[2:] == rows

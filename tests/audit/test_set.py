@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from agentapp.audit.rules import RULES
-from tests.audit.support.cases import Case, audited, cases
+from tests.audit.support.cases import Case, audited, cases, topics
 
-TUNING = [case for part in "abcdefghij" for case in cases(f"tuning-{part}")]
-KEPT_ASIDE = [case for part in ("held-out", "held-out-k", "held-out-l", "held-out-m") for case in cases(part)]
+TUNING = [case for topic in topics("tuning") for case in cases("tuning", topic)]
+KEPT_ASIDE = [case for topic in topics("held_out") for case in cases("held_out", topic)]
 # What it is known to get wrong, and why.
 MISSED = {
     "streamlit-cached-board": "a script that is run anew for every session",

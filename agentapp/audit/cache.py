@@ -9,6 +9,7 @@ import sys
 import tempfile
 from collections.abc import Iterable
 from contextlib import suppress
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +22,21 @@ def place() -> Path:
 
 
 def key_of(files: Iterable[tuple[str, str, bytes]]) -> str:
-    """Of every file its path, what its module is called, and its content; and of the auditor itself."""
+    """The key of a tree: path, module name and content of each file, and the auditor itself."""
     digest = hashlib.sha256(f"{sys.version_info[:3]}".encode())
-    here = Path(__file__).parent
-    for source in sorted(here.rglob("*.py")):
-        _feed(digest, str(source.relative_to(here)).encode(), source.read_bytes())
+    digest.update(_digest_of_sources(Path(__file__).parent))
     for path, module, content in sorted(files):
         _feed(digest, path.encode("utf-8", "surrogateescape"), module.encode(), content)
     return digest.hexdigest()
+
+
+@lru_cache
+def _digest_of_sources(directory: Path) -> bytes:
+    """Of the auditor's source files. One process runs one version of them, so they are read once."""
+    digest = hashlib.sha256()
+    for source in sorted(directory.rglob("*.py")):
+        _feed(digest, str(source.relative_to(directory)).encode(), source.read_bytes())
+    return digest.digest()
 
 
 def _feed(digest: Any, *parts: bytes) -> None:

@@ -111,13 +111,17 @@ def test_another_auditor_gives_another_key(monkeypatch: pytest.MonkeyPatch) -> N
 def test_the_key_is_another_after_a_change_in_any_file_of_the_auditor(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    def key() -> str:
+        cache._digest_of_sources.cache_clear()  # as in a new process
+        return cache.key_of([])
+
     monkeypatch.setattr(cache, "__file__", str(tmp_path / "cache.py"))
     sources = [tmp_path / "cache.py", tmp_path / "judge" / "locks.py", tmp_path / "extract" / "locks.py"]
-    keys = [cache.key_of([])]
+    keys = [key()]
     for source in sources:
         source.parent.mkdir(exist_ok=True)
         source.write_text("one = 1\n")
-        keys.append(cache.key_of([]))
+        keys.append(key())
     sources[1].rename(tmp_path / "judge" / "guards.py")
-    keys.append(cache.key_of([]))
+    keys.append(key())
     assert len(set(keys)) == len(keys)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -137,31 +136,31 @@ def test_a_directory_without_python_is_not_passed_over_in_silence(here: Path) ->
 
 def test_a_terminal_that_knows_few_characters(here: Path) -> None:
     write(here, {"app.py": SHARED.replace("(text)\n", "(text)  # é\n")})
-    env = {"PYTHONIOENCODING": "ascii:strict"}
-    done = run(SCRIPTS / "agentapp", "audit", "app.py", directory=here, env=env)
-    assert (done.returncode, done.stderr) == (1, "")
+    done = audit("app.py", charset="ascii", exit_code=1)
+    assert done.stderr == ""
     assert "HISTORY.append(text)  # \\xe9" in done.stdout
 
 
 def test_colours_are_for_terminals(here: Path) -> None:
     write(here, {"app.py": SHARED})
-    shown = on_terminal("app.py", directory=here, stream="stdout")
+    shown = on_terminal("app.py", stream="stdout")
     assert shown.exit_code == 1
     assert "\x1b[31mISO001 error\x1b[0m" in shown.terminal
     assert re.sub(r"\x1b\[\d*m", "", shown.terminal) == audit("app.py").stdout
     assert shown.piped == ""
 
 
-def test_no_color_is_obeyed(here: Path) -> None:
+def test_no_color_is_obeyed(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(here, {"app.py": SHARED})
-    shown = on_terminal("app.py", directory=here, stream="stdout", env={"NO_COLOR": "1"})
+    monkeypatch.setenv("NO_COLOR", "1")
+    shown = on_terminal("app.py", stream="stdout")
     assert shown.terminal == audit("app.py").stdout
 
 
 @pytest.mark.parametrize(("count", "is_told"), [(300, False), (301, True)])
 def test_progress_is_told_to_who_waits(here: Path, count: int, is_told: bool) -> None:
     write(here, {f"m{n}.py": "" for n in range(count)})
-    shown = on_terminal(".", "--format", "json", directory=here, stream="stderr")
+    shown = on_terminal(".", "--format", "json", stream="stderr")
     assert (shown.exit_code, shown.piped) == (0, "[]\n")
     assert ("reading 250 of 301 files" in shown.terminal) == is_told
     assert is_told or shown.terminal == ""
@@ -203,5 +202,5 @@ def test_the_hook_for_pre_commit_runs_the_command_on_the_configured_paths(here: 
     write(here, {"src/app.py": SHARED})
     configure(here, "paths = ['src']")
     name, *args = hook["entry"].split()
-    done = subprocess.run([SCRIPTS / name, *args], cwd=here, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout.split(" ")[0]) == (1, "src/app.py:5:")
+    assert (name, args[0]) == ("agentapp", "audit")
+    assert audit(*args[1:], exit_code=1).stdout.startswith("src/app.py:5: ")

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import cache
 from pathlib import Path
 
 import pytest
 
+from agentapp.audit.judge import Hazard
 from agentapp.audit.rules import RULES
 from tests.audit.support.cases import Case, audited, cases, topics
 
-TUNING = [case for topic in topics("tuning") for case in cases("tuning", topic)]
-KEPT_ASIDE = [case for topic in topics("held_out") for case in cases("held_out", topic)]
 # What it is known to get wrong, and why.
 MISSED = {
     "streamlit-cached-board": "a script that is run anew for every session",
@@ -25,34 +25,64 @@ MISSED = {
 FALSE_ALARMS = {"partialmethod-on-request-meter": "a method that is called by another name"}
 
 
+# All tests of this file run in one worker, so that each case is analysed once.
+pytestmark = pytest.mark.xdist_group("the labelled set")
+
+
+@cache
+def judged(part: str, topic: str) -> list[tuple[Case, list[Hazard]]]:
+    return [(case, case.found()) for case in cases(part, topic)]
+
+
+def all_judged(part: str) -> list[tuple[Case, list[Hazard]]]:
+    return [each for topic in topics(part) for each in judged(part, topic)]
+
+
 def test_the_set_is_large_enough_and_a_third_of_it_is_kept_aside() -> None:
-    every = [*TUNING, *KEPT_ASIDE]
+    tuning, kept_aside = (
+        [case for topic in topics(part) for case in cases(part, topic)] for part in ("tuning", "held_out")
+    )
+    every = [*tuning, *kept_aside]
     counts = Counter(case.is_hazard for case in every)
     assert min(counts[True], counts[False]) >= 80
-    assert 3 * len(KEPT_ASIDE) >= len(every)
+    assert 3 * len(kept_aside) >= len(every)
     assert all(bool(case.marked) == case.is_hazard for case in every)
+    assert len({(case.round, case.is_hazard, case.name) for case in every}) == len(every)
+    assert all(case.round.startswith("tuning-") for case in tuning)
+    assert all(case.round.startswith("held-out") for case in kept_aside)
 
 
-@pytest.mark.parametrize("case", TUNING, ids=lambda case: case.name)
-def test_each_case_is_told_from_its_look_alikes(case: Case) -> None:
-    found = case.found()
-    expected = case.is_hazard and case.name not in MISSED
-    assert bool(found) == (expected or case.name in FALSE_ALARMS), found
+@pytest.mark.parametrize("topic", topics("tuning"))
+def test_hazards_are_found_and_their_look_alikes_are_not(topic: str) -> None:
+    wrong = []
+    for case, found in judged("tuning", topic):
+        expected = case.is_hazard and case.name not in MISSED
+        if bool(found) != (expected or case.name in FALSE_ALARMS):
+            wrong.append(f"{case}: {found or 'nothing is found'}")
+    assert not wrong, f"{len(wrong)} wrong:\n" + "\n".join(wrong)
+
+
+def test_what_is_known_to_be_wrong_is_in_the_set() -> None:
+    names = [(case.name, case.is_hazard) for case, _ in all_judged("tuning")]
+    assert [names.count((name, True)) for name in MISSED] == [1] * len(MISSED)
+    assert [names.count((name, False)) for name in FALSE_ALARMS] == [1] * len(FALSE_ALARMS)
 
 
 def test_findings_point_at_the_write() -> None:
     """Where there are several, at one of them."""
-    hazards = [case for case in TUNING if case.is_hazard]
-    pointing = [
-        case for case in hazards if case.marked & {(hazard.path, hazard.line) for hazard in case.found()}
+    hazards = [(case, found) for case, found in all_judged("tuning") if case.is_hazard]
+    astray = [
+        str(case)
+        for case, found in hazards
+        if not case.marked & {(hazard.path, hazard.line) for hazard in found}
     ]
-    assert len(pointing) >= 0.95 * len(hazards)
+    assert len(astray) <= 0.05 * len(hazards), "\n".join(astray)
 
 
 def test_what_was_kept_aside_is_told_as_well() -> None:
-    """Only counted: whoever looked at the cases could tune for them."""
-    told = Counter((case.is_hazard, bool(case.found())) for case in KEPT_ASIDE)
-    found, missed, false = told[True, True], told[True, False], told[False, True]
+    """Cases are only counted and never named: with names, the auditor could be tuned for them."""
+    counts = Counter((case.is_hazard, bool(found)) for case, found in all_judged("held_out"))
+    found, missed, false = counts[True, True], counts[True, False], counts[False, True]
     assert found / (found + false) >= 0.95, "precision"
     assert found / (found + missed) >= 0.95, "recall"
 

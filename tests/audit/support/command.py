@@ -1,13 +1,14 @@
-"""Trees of files to audit, and the command run on them: in this process, in another, and on a terminal."""
+"""Trees of files to audit, and the command run on them, also on a terminal."""
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
-import subprocess
+import threading
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import redirect_stderr, redirect_stdout, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ import jsonschema
 from click.testing import CliRunner, Result
 
 from agentapp.cli import main
-from tests.serving import DEADLINE, SCRIPTS, clean_env
+from tests.serving import DEADLINE
 
 SCHEMA = json.loads((Path(__file__).parent / "sarif-schema-2.1.0.json").read_text())
 STATE = "HISTORY = []\n"
@@ -32,8 +33,8 @@ def write(directory: Path, files: Mapping[str, str | bytes]) -> None:
         path.write_bytes(content if isinstance(content, bytes) else content.encode())
 
 
-def audit(*args: str, exit_code: int | None = None) -> Result:
-    result = CliRunner().invoke(main, ["audit", *args])
+def audit(*args: str, exit_code: int | None = None, charset: str = "utf-8") -> Result:
+    result = CliRunner(charset=charset).invoke(main, ["audit", *args])
     assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
     assert exit_code is None or result.exit_code == exit_code, result.output
     return result
@@ -71,32 +72,34 @@ def valid_sarif(text: str) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Shown:
-    """What a process wrote: ``terminal`` is what came through the terminal, ``piped`` the other stream."""
+    """What the command wrote: ``terminal`` is what came through the terminal, ``piped`` the other stream."""
 
     exit_code: int
     terminal: str
     piped: str
 
 
-def on_terminal(*args: str, directory: Path, stream: str, env: Mapping[str, str] | None = None) -> Shown:
-    """The command in a process of its own, of which one stream (stdout or stderr) is a terminal."""
+def on_terminal(*args: str, stream: str) -> Shown:
+    """Run the command with a terminal as one stream (stdout or stderr) and a pipe as the other."""
     ours, theirs = os.openpty()
-    other = "stderr" if stream == "stdout" else "stdout"
-    environ = clean_env(**{"TERM": "xterm", **(env or {})})
-    if "NO_COLOR" not in (env or {}):
-        environ.pop("NO_COLOR", None)
-    process = subprocess.Popen(
-        [SCRIPTS / "agentapp", "audit", *args],
-        cwd=directory,
-        env=environ,
-        stdin=subprocess.DEVNULL,
-        **{stream: theirs, other: subprocess.PIPE},  # type: ignore[call-overload]
-    )
-    os.close(theirs)
-    terminal = b""
-    with suppress(OSError):  # how Linux says that nobody has the other end any more
-        while part := os.read(ours, 65536):
-            terminal += part
+    piped = io.StringIO()
+    received: list[bytes] = []
+    reader = threading.Thread(target=_read_all, args=(ours, received))
+    reader.start()
+    to_terminal = redirect_stdout if stream == "stdout" else redirect_stderr
+    to_pipe = redirect_stderr if stream == "stdout" else redirect_stdout
+    with open(theirs, "w", encoding="utf-8") as terminal, to_terminal(terminal), to_pipe(piped):
+        try:
+            main(["audit", *args])
+        except SystemExit as exc:
+            exit_code = exc.code
+    reader.join(DEADLINE)
     os.close(ours)
-    piped = process.communicate(timeout=DEADLINE)[other == "stderr"]
-    return Shown(process.returncode, terminal.decode().replace("\r\n", "\n"), piped.decode())
+    assert isinstance(exit_code, int)
+    return Shown(exit_code, b"".join(received).decode().replace("\r\n", "\n"), piped.getvalue())
+
+
+def _read_all(terminal: int, received: list[bytes]) -> None:
+    with suppress(OSError):  # Linux raises it when the other end is closed.
+        while part := os.read(terminal, 65536):
+            received.append(part)

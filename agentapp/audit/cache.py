@@ -13,7 +13,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-KEPT = 20  # trees
+MAX_TREES = 20  # trees
 
 
 def place() -> Path:
@@ -69,5 +69,5 @@ def keep(directory: Path, key: str, value: Any) -> None:
 
 def _tidy(directory: Path) -> None:
     found = sorted(directory.glob("*.json"), key=lambda path: path.stat().st_mtime, reverse=True)
-    for old in found[KEPT:]:
+    for old in found[MAX_TREES:]:
         old.unlink()

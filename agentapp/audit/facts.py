@@ -23,8 +23,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 STEP = "|"
-MANY = "many"  # of a semaphore: it lets in more than one
-GIVEN = ".__given__"  # after a call: what a framework gives to those who depend on it
+ADMITS_SEVERAL = "many"  # of a semaphore: it lets in more than one
+INJECTED = ".__given__"  # after a call: what a framework gives to those who depend on it
 MODULE, MAIN = "<module>", "<main>"  # the functions that a module's own statements are in
 
 
@@ -109,11 +109,11 @@ def rank(value: str) -> int:
     return "?NKTPCM".find(value[0])
 
 
-def joined(path: str, *steps: str) -> str:
+def join_path(path: str, *steps: str) -> str:
     return STEP.join((path, *steps))
 
 
-def is_new(path: str) -> bool:
+def is_new_object(path: str) -> bool:
     """A copy, or a new container: nobody else has that."""
     return path.rpartition(STEP)[2][0] in "~^"
 

@@ -11,7 +11,7 @@ import stat
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from agentapp.audit.reading import Place, Unreadable, because
+from agentapp.audit.reading import Place, Unreadable, reason_of
 
 ENDINGS = (".py", ".pyw")
 SKIPPED = frozenset({"__pycache__", "node_modules", "site-packages"})
@@ -26,7 +26,7 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True)
-class _Met:
+class _FoundFile:
     where: str
     root: str  # the directory that its imports begin at
     module: str
@@ -42,7 +42,7 @@ class _Met:
 
 def find(paths: Iterable[str], is_excluded: Callable[[str], bool]) -> Found:
     """``is_excluded`` is asked about the absolute path of everything met on the way."""
-    met: dict[str, _Met] = {}
+    found_files: dict[str, _FoundFile] = {}
     unreadable: list[Unreadable] = []
     without: list[str] = []
     shown = Shown()
@@ -51,21 +51,21 @@ def find(paths: Iterable[str], is_excluded: Callable[[str], bool]) -> Found:
         try:
             mode = os.stat(path).st_mode
         except (OSError, ValueError) as exc:
-            unreadable.append(Unreadable(shown(where) if path else path, 1, because(exc)))
+            unreadable.append(Unreadable(shown(where) if path else path, 1, reason_of(exc)))
             continue
         if stat.S_ISDIR(mode):
             walk = _Walk(where, is_excluded, shown)
             for file, root in walk.files():
-                met.setdefault(file, _Met(file, root, _module(file, root)))
+                found_files.setdefault(file, _FoundFile(file, root, _module_name(file, root)))
             unreadable += walk.unreadable
             if not walk.has_met and not walk.unreadable:
                 without.append(shown(where))
         elif stat.S_ISREG(mode) or stat.S_ISFIFO(mode):
             root = _import_root(os.path.dirname(where))
-            met.setdefault(where, _Met(where, root, _module(where, root)))
+            found_files.setdefault(where, _FoundFile(where, root, _module_name(where, root)))
         else:
             unreadable.append(Unreadable(shown(where), 1, "is neither a file nor a directory"))
-    return Found(tuple(_named(list(met.values()), shown)), tuple(unreadable), tuple(without))
+    return Found(tuple(_name_modules(list(found_files.values()), shown)), tuple(unreadable), tuple(without))
 
 
 class Shown:
@@ -101,7 +101,7 @@ class _Walk:
                 with os.scandir(directory) as scanned:
                     entries = sorted(scanned, key=lambda entry: entry.name)
             except OSError as exc:
-                self.unreadable.append(Unreadable(self.shown(directory), 1, because(exc)))
+                self.unreadable.append(Unreadable(self.shown(directory), 1, reason_of(exc)))
                 continue
             names = {entry.name for entry in entries}
             if "pyvenv.cfg" in names and directory != self.top:
@@ -131,7 +131,7 @@ class _Walk:
                 return True
             why = "is a link to nothing" if entry.is_symlink() else "is not a file"
         except OSError as exc:
-            why = because(exc)
+            why = reason_of(exc)
         self.unreadable.append(Unreadable(self.shown(entry.path), 1, why))
         return False
 
@@ -154,7 +154,7 @@ def _import_root(directory: str) -> str:
     return directory
 
 
-def _module(file: str, root: str) -> str:
+def _module_name(file: str, root: str) -> str:
     *parts, last = file.removeprefix(root).strip(os.sep).split(os.sep)
     if last != INIT or not parts:
         ending = next((ending for ending in ENDINGS if last.endswith(ending)), "")
@@ -162,16 +162,16 @@ def _module(file: str, root: str) -> str:
     return _readable(".".join(part.replace(".", "_") for part in parts))
 
 
-def _named(met: Sequence[_Met], shown: Shown) -> Iterator[Place]:
+def _name_modules(found_files: Sequence[_FoundFile], shown: Shown) -> Iterator[Place]:
     """Gives every module a name of its own.
 
     Two directories may each have a package of the same name, as in a repository of several services.
     Then all of the second one is called something else, and so are the imports of those beside it.
     """
-    together: dict[tuple[str, str], list[_Met]] = {}
-    for each in met:
+    together: dict[tuple[str, str], list[_FoundFile]] = {}
+    for each in found_files:
         together.setdefault((each.root, each.top), []).append(each)
-    names, taken = _Names({top for _, top in together}), _Names(set())
+    names, taken = _UniqueNames({top for _, top in together}), _UniqueNames(set())
     aliases: dict[str, list[tuple[str, str]]] = {}
     called: dict[str, str] = {}
     for (root, top), members in together.items():
@@ -182,7 +182,7 @@ def _named(met: Sequence[_Met], shown: Shown) -> Iterator[Place]:
         # A package comes before a file of the same name, as it does for `import`.
         for each in sorted(members, key=lambda each: not each.is_package):
             called[each.where] = taken.new(f"{name}{each.module.removeprefix(top)}")
-    for each in met:
+    for each in found_files:
         yield Place(
             each.where,
             shown(each.where),
@@ -192,7 +192,7 @@ def _named(met: Sequence[_Met], shown: Shown) -> Iterator[Place]:
         )
 
 
-class _Names:
+class _UniqueNames:
     """Names of which none is given twice."""
 
     def __init__(self, taken: set[str]) -> None:

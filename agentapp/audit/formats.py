@@ -12,7 +12,7 @@ from agentapp.audit.reading import lines_of
 from agentapp.audit.report import Report
 from agentapp.audit.rules import RULES, Rule, Severity
 
-LONGEST = 200  # of a line of source that is shown
+MAX_LINE_LENGTH = 200  # of a line of source that is shown
 BOLD, DIM, RED, YELLOW, CYAN = "1", "2", "31", "33", "36"
 
 
@@ -88,7 +88,9 @@ class _Text:
         width = len(str(last))
         for number in range(max(finding.line - 1, 1), last + 1):
             text = lines[number - 1]
-            text = plain(text if len(text) <= LONGEST else f"{text[:LONGEST]}...").replace("\t", "    ")
+            text = plain(text if len(text) <= MAX_LINE_LENGTH else f"{text[:MAX_LINE_LENGTH]}...").replace(
+                "\t", "    "
+            )
             is_it = number == finding.line
             line = f"  {'>' if is_it else ' '} {number:>{width}} | {text}".rstrip()
             yield self._paint(line, colour if is_it else DIM)

@@ -41,12 +41,12 @@ class Unreadable(Exception):
         self.path, self.line, self.why = path, line, why
 
 
-def opened(place: Place) -> File:
+def open_file(place: Place) -> File:
     try:
         with open(place.where, "rb") as file:
             return File(place, file.read())
     except OSError as exc:
-        raise Unreadable(place.path, 1, because(exc)) from None
+        raise Unreadable(place.path, 1, reason_of(exc)) from None
 
 
 def read(file: File) -> Module:
@@ -64,7 +64,7 @@ def read(file: File) -> Module:
         raise Unreadable(place.path, 1, "is nested too deeply to be understood") from None
 
 
-def because(exc: OSError | ValueError) -> str:
+def reason_of(exc: OSError | ValueError) -> str:
     """Why something cannot be opened, as the end of a sentence that begins with its name."""
     if isinstance(exc, FileNotFoundError):
         return "does not exist"

@@ -16,8 +16,8 @@ from agentapp.audit.files import find
 from agentapp.audit.findings import Finding, Unusable
 from agentapp.audit.judge import Hazard, hazards_in
 from agentapp.audit.options import UNREADABLE, Options
-from agentapp.audit.reading import File, Unreadable, opened, read
-from agentapp.audit.suppressions import Comments, comments_of, sort_out
+from agentapp.audit.reading import File, Unreadable, open_file, read
+from agentapp.audit.suppressions import Comments, apply_comments, find_comments
 
 Progress = Callable[[int, int], None]  # files read, of how many
 
@@ -54,27 +54,27 @@ def audit(
     files: list[File] = []
     for place in found.places:
         try:
-            files.append(opened(place))
+            files.append(open_file(place))
         except Unreadable as exc:
             unreadable.append(exc)
-    verdict = _kept(files, kept_in) if kept_in is not None else None
+    verdict = _load_verdict(files, kept_in) if kept_in is not None else None
     if verdict is None:
-        verdict = _judged(files, progress)
+        verdict = _judge(files, progress)
         if kept_in is not None:
             cache.keep(kept_in, _key(files), verdict.as_json())
     unreadable += (Unreadable(*each) for each in verdict.unreadable)
     comments: dict[str, Comments] = {}
     for file in files:
         try:
-            if (said := comments_of(file)) is not None:
+            if (said := find_comments(file)) is not None:
                 comments[file.place.path] = said
         except Unreadable as exc:
             if exc.path not in {path for path, _, _ in verdict.unreadable}:
                 unreadable.append(exc)
     sources = {file.place.path: file.source for file in files}
-    judged = sort_out(verdict.hazards, comments)
+    judged = apply_comments(verdict.hazards, comments)
     hazards = [*judged.left, *(Hazard(each.path, each.line, UNREADABLE, each.why) for each in unreadable)]
-    findings, in_baseline = baseline.without(sorted(_told(hazards, options)), excused)
+    findings, in_baseline = baseline.without(sorted(_to_findings(hazards, options)), excused)
     return Report(
         len(found.places),
         tuple(findings),
@@ -85,7 +85,7 @@ def audit(
     )
 
 
-def _hazards(modules: Iterable[Module]) -> list[Hazard]:
+def _find_hazards(modules: Iterable[Module]) -> list[Hazard]:
     """A program that is too much is said to be, and does not look like one with findings."""
     try:
         return hazards_in(modules)
@@ -109,7 +109,7 @@ class Verdict:
         return cls(hazards, tuple((path, line, why) for path, line, why in found["unreadable"]))
 
 
-def _kept(files: Sequence[File], directory: Path) -> Verdict | None:
+def _load_verdict(files: Sequence[File], directory: Path) -> Verdict | None:
     try:
         return Verdict.from_json(cache.load(directory, _key(files)))
     except (LookupError, TypeError, ValueError):
@@ -120,21 +120,21 @@ def _key(files: Sequence[File]) -> str:
     return cache.key_of((file.place.path, repr(file.place), file.source) for file in files)
 
 
-def _judged(files: Sequence[File], progress: Progress) -> Verdict:
+def _judge(files: Sequence[File], progress: Progress) -> Verdict:
     modules: list[Module] = []
     unreadable: list[tuple[str, int, str]] = []
-    with _no_collections():
+    with _without_garbage_collection():
         for number, file in enumerate(files, 1):
             try:
-                modules.append(_at_home(read(file), dict(file.place.aliases)))
+                modules.append(_rename_imports(read(file), dict(file.place.aliases)))
             except Unreadable as exc:
                 unreadable.append((exc.path, exc.line, exc.why))
             progress(number, len(files))
-        return Verdict(tuple(_hazards(modules)), tuple(unreadable))
+        return Verdict(tuple(_find_hazards(modules)), tuple(unreadable))
 
 
 @contextmanager
-def _no_collections() -> Iterator[None]:
+def _without_garbage_collection() -> Iterator[None]:
     """Millions of small objects are made and none of them is in a circle: looking for some takes longer than
     all the rest.
     """
@@ -147,14 +147,14 @@ def _no_collections() -> Iterator[None]:
             gc.enable()
 
 
-def _told(hazards: Iterable[Hazard], options: Options) -> Iterable[Finding]:
+def _to_findings(hazards: Iterable[Hazard], options: Options) -> Iterable[Finding]:
     for hazard in hazards:
         severity = options.severity_of(hazard.rule)
         if severity is not None:
             yield Finding(hazard.path, hazard.line, hazard.rule, severity, hazard.message)
 
 
-def _at_home(module: Module, aliases: Mapping[str, str]) -> Module:
+def _rename_imports(module: Module, aliases: Mapping[str, str]) -> Module:
     """Its imports lead to the packages beside it, not to others of the same name."""
 
     def moved(name: str) -> str:

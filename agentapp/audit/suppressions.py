@@ -38,12 +38,12 @@ class Comments:
 
 
 @dataclass(frozen=True, slots=True)
-class Sorted:
+class Outcome:
     left: tuple[Hazard, ...]
     suppressed: tuple[Hazard, ...]
 
 
-def comments_of(file: File) -> Comments | None:
+def find_comments(file: File) -> Comments | None:
     """None if there are none. Raises `Unreadable`."""
     if MARK not in file.source:
         return None
@@ -71,7 +71,7 @@ def comments_of(file: File) -> Comments | None:
     return Comments(reasons, nearby) if reasons else None
 
 
-def sort_out(hazards: Iterable[Hazard], comments: Mapping[str, Comments]) -> Sorted:
+def apply_comments(hazards: Iterable[Hazard], comments: Mapping[str, Comments]) -> Outcome:
     """Which of the hazards are suppressed. Two more rules look after the comments themselves."""
     left: list[Hazard] = []
     suppressed: list[Hazard] = []
@@ -79,7 +79,7 @@ def sort_out(hazards: Iterable[Hazard], comments: Mapping[str, Comments]) -> Sor
     for hazard in hazards:
         by = {
             (path, at)
-            for path, line in _places(hazard, comments)
+            for path, line in _comment_places(hazard, comments)
             if path in comments
             for at in comments[path].about(line)
         }
@@ -91,7 +91,7 @@ def sort_out(hazards: Iterable[Hazard], comments: Mapping[str, Comments]) -> Sor
                 left.append(Hazard(path, line, "ISO090", "the suppression gives no reason and has no effect"))
             elif (path, line) not in used:
                 left.append(Hazard(path, line, "ISO091", "the suppression suppresses nothing"))
-    return Sorted(tuple(left), tuple(suppressed))
+    return Outcome(tuple(left), tuple(suppressed))
 
 
 def _reason(rest: str) -> str:
@@ -100,7 +100,7 @@ def _reason(rest: str) -> str:
     return found["reason"] if found and re.search(r"\w", found["reason"]) else ""
 
 
-def _places(hazard: Hazard, comments: Mapping[str, Comments]) -> Iterator[tuple[str, int]]:
+def _comment_places(hazard: Hazard, comments: Mapping[str, Comments]) -> Iterator[tuple[str, int]]:
     """Where a comment about the hazard may stand: at the hazard, or at the objects its message names."""
     yield hazard.path, hazard.line
     if not comments:

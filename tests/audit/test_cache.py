@@ -93,10 +93,10 @@ def test_where_nothing_can_be_kept_it_works_without(tree: Path, tmp_path: Path) 
 
 
 def test_only_so_many_trees_are_kept(tree: Path, tmp_path: Path) -> None:
-    for number in range(cache.KEPT + 5):
+    for number in range(cache.MAX_TREES + 5):
         (tree / "a.py").write_text(f"N = {number}\n")
         audited(tmp_path / "kept")
-    assert len(list((tmp_path / "kept").iterdir())) == cache.KEPT
+    assert len(list((tmp_path / "kept").iterdir())) == cache.MAX_TREES
 
 
 def test_another_auditor_gives_another_key(monkeypatch: pytest.MonkeyPatch) -> None:

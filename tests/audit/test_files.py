@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from agentapp.audit.files import find
-from agentapp.audit.reading import Place, Unreadable, opened
+from agentapp.audit.reading import Place, Unreadable, open_file
 from tests.audit.support.command import (
     CLEAN,
     SHARED,
@@ -193,7 +193,7 @@ def test_a_name_that_is_not_utf_8_is_shown_somehow(here: Path) -> None:
         assert "xe9.py" in audit(".", "--format", form, exit_code=1).stdout
     (place,) = find(["."], lambda _: False).places
     assert place.module == "caf\\xe9"
-    assert opened(place).source == SHARED.encode()
+    assert open_file(place).source == SHARED.encode()
 
 
 # -- names of modules
@@ -292,4 +292,4 @@ def test_a_package_comes_before_a_file_of_the_same_name(here: Path) -> None:
 
 def test_a_file_that_went_away_is_unreadable(here: Path) -> None:
     with pytest.raises(Unreadable, match="does not exist"):
-        opened(Place(str(here / "gone.py"), "gone.py", "gone", False))
+        open_file(Place(str(here / "gone.py"), "gone.py", "gone", False))

@@ -149,7 +149,7 @@ def test_a_suppression_where_a_shared_instance_lives(here: Path) -> None:
 def test_every_place_that_a_message_names_counts() -> None:
     def sort(message: str, line: int, path: str = "b.py") -> tuple[str, ...]:
         comments = {path: suppressions.Comments({line: "because"}, {})}
-        left = suppressions.sort_out([Hazard("a.py", 9, "ISO004", message)], comments).left
+        left = suppressions.apply_comments([Hazard("a.py", 9, "ISO004", message)], comments).left
         return tuple(hazard.rule for hazard in left)
 
     message = "`A.x` (odd) of `a` (b.py:3), from b.py:12, is changed by `f` (also changed in lines 4, 5)"

@@ -29,7 +29,7 @@ from agentapp.audit.extract import (
     locks,
     passing,
 )
-from agentapp.audit.extract.names import names_in
+from agentapp.audit.extract.names import collect_names
 from agentapp.audit.extract.scope import Expressions, Reading, Scope, Statements
 from agentapp.audit.facts import MODULE, Function, Module
 
@@ -47,7 +47,7 @@ def extract(source: bytes, name: str, path: str, *, is_package: bool = False) ->
     module = Module(name, path, is_package)
     reading = Reading(
         module,
-        names_in(tree.body).bound,
+        collect_names(tree.body).bound,
         _STATEMENTS,
         _EXPRESSIONS,
         with_reads=any(word in source for word in _READ_FOR),
@@ -86,17 +86,17 @@ _STATEMENTS: Final[Statements] = MappingProxyType(
 _EXPRESSIONS: Final[Expressions] = MappingProxyType(
     {
         ast.Constant: expressions.constant,
-        ast.Name: chains.named,
-        ast.Attribute: chains.named,
-        ast.Subscript: chains.named,
+        ast.Name: chains.read_paths,
+        ast.Attribute: chains.read_paths,
+        ast.Subscript: chains.read_paths,
         ast.Call: calls.call,
         ast.Lambda: definitions.lambda_,
         ast.NamedExpr: assignments.named_expr,
-        ast.IfExp: expressions.either,
-        ast.BoolOp: expressions.any_of,
+        ast.IfExp: expressions.conditional,
+        ast.BoolOp: expressions.boolean,
         ast.BinOp: expressions.operation,
         ast.Compare: expressions.comparison,
-        ast.JoinedStr: expressions.text,
+        ast.JoinedStr: expressions.formatted_string,
         ast.List: expressions.display,
         ast.Tuple: expressions.display,
         ast.Set: expressions.display,
@@ -105,8 +105,8 @@ _EXPRESSIONS: Final[Expressions] = MappingProxyType(
         ast.SetComp: expressions.comprehension,
         ast.DictComp: expressions.comprehension,
         ast.GeneratorExp: expressions.comprehension,
-        ast.Await: expressions.inner,
-        ast.Starred: expressions.inner,
+        ast.Await: expressions.inner_value,
+        ast.Starred: expressions.inner_value,
         ast.Yield: passing.yield_,
         ast.YieldFrom: passing.yield_,
     }

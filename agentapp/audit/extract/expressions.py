@@ -5,8 +5,8 @@ from __future__ import annotations
 import ast
 
 from agentapp.audit.extract.assignments import bind_elements
-from agentapp.audit.extract.passing import mentioned
-from agentapp.audit.extract.paths import FRESH, Paths, contained, copies, short
+from agentapp.audit.extract.passing import pass_on
+from agentapp.audit.extract.paths import FRESH, Paths, container_paths, copy_paths, limit_paths
 from agentapp.audit.extract.scope import Scope
 
 
@@ -27,28 +27,28 @@ def comparison(scope: Scope, node: ast.Compare) -> Paths:
     return FRESH
 
 
-def text(scope: Scope, node: ast.JoinedStr) -> Paths:
+def formatted_string(scope: Scope, node: ast.JoinedStr) -> Paths:
     for value in node.values:
         scope.eval(value)
     return FRESH
 
 
-def inner(scope: Scope, node: ast.Await | ast.Starred) -> Paths:
+def inner_value(scope: Scope, node: ast.Await | ast.Starred) -> Paths:
     return scope.eval(node.value)
 
 
-def either(scope: Scope, node: ast.IfExp) -> Paths:
+def conditional(scope: Scope, node: ast.IfExp) -> Paths:
     scope.eval(node.test)
-    return short([*scope.eval(node.body), *scope.eval(node.orelse)])
+    return limit_paths([*scope.eval(node.body), *scope.eval(node.orelse)])
 
 
-def any_of(scope: Scope, node: ast.BoolOp) -> Paths:
+def boolean(scope: Scope, node: ast.BoolOp) -> Paths:
     """``given or {}`` is never the default of ``given``, if that is an empty container."""
     found = [path for value in node.values for path in scope.eval(value)]
     first = node.values[0]
     if isinstance(node.op, ast.Or) and isinstance(first, ast.Name) and _has_empty_default(scope, first.id):
         found = [path for path in found if path != f"p:{first.id}"]
-    return short(found)
+    return limit_paths(found)
 
 
 def _has_empty_default(scope: Scope, name: str) -> bool:
@@ -61,21 +61,21 @@ def display(scope: Scope, node: ast.List | ast.Tuple | ast.Set) -> Paths:
     parts: list[Paths] = []
     for part in node.elts:
         if isinstance(part, ast.Starred):
-            spread += copies(scope.eval(part.value))
+            spread += copy_paths(scope.eval(part.value))
         else:
-            parts.append(mentioned(scope, part))
-    return short([*spread, *contained(parts, in_places=isinstance(node, ast.Tuple))])
+            parts.append(pass_on(scope, part))
+    return limit_paths([*spread, *container_paths(parts, in_places=isinstance(node, ast.Tuple))])
 
 
 def dict_display(scope: Scope, node: ast.Dict) -> Paths:
     spread: list[str] = []
     for key, value in zip(node.keys, node.values, strict=True):
         if key is None:
-            spread += copies(scope.eval(value))
+            spread += copy_paths(scope.eval(value))
         else:
             scope.eval(key)
-            mentioned(scope, value)
-    return short(spread)
+            pass_on(scope, value)
+    return limit_paths(spread)
 
 
 def comprehension(scope: Scope, node: ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp) -> Paths:
@@ -86,11 +86,11 @@ def comprehension(scope: Scope, node: ast.ListComp | ast.SetComp | ast.DictComp 
         _generate(scope, generator)
     if isinstance(node, ast.DictComp):
         scope.eval(node.key)
-        found = mentioned(scope, node.value)
+        found = pass_on(scope, node.value)
     else:
-        found = mentioned(scope, node.elt)
+        found = pass_on(scope, node.elt)
     scope.env = before
-    return contained([found])
+    return container_paths([found])
 
 
 def _generate(scope: Scope, node: ast.comprehension) -> None:

@@ -39,7 +39,7 @@ def _bind(scope: Scope, name: str, base: str, what: str) -> None:
     if scope.is_module or scope.class_ is not None:
         imports[name] = (base, what)
     else:
-        path = scope.imported(name)
+        path = scope.import_path(name)
         imports[path.removeprefix("g:")] = (base, what)
         scope.env[name] = (path,)
-        scope.own.add(name)
+        scope.local_names.add(name)

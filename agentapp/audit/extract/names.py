@@ -14,7 +14,7 @@ class Names(NamedTuple):
     nonlocals: set[str]
 
 
-def names_in(body: Iterable[ast.stmt]) -> Names:
+def collect_names(body: Iterable[ast.stmt]) -> Names:
     """Every name that is bound in these statements, but not inside functions and classes among them.
 
     One that is declared global or nonlocal is in ``bound`` all the same, if it is bound here.
@@ -32,18 +32,18 @@ def names_in(body: Iterable[ast.stmt]) -> Names:
     return names
 
 
-def targets(node: ast.expr, found: set[str]) -> None:
+def add_target_names(node: ast.expr, found: set[str]) -> None:
     """Adds the names that are bound by assigning to this."""
     if isinstance(node, ast.Name):
         found.add(node.id)
     elif isinstance(node, ast.Tuple | ast.List):
         for part in node.elts:
-            targets(part, found)
+            add_target_names(part, found)
     elif isinstance(node, ast.Starred):
-        targets(node.value, found)
+        add_target_names(node.value, found)
 
 
-def captured(pattern: ast.pattern) -> Iterator[str]:
+def captured_names(pattern: ast.pattern) -> Iterator[str]:
     """The names that are bound if something matches this."""
     for part in ast.walk(pattern):
         if isinstance(part, ast.MatchAs | ast.MatchStar) and part.name:
@@ -54,11 +54,11 @@ def captured(pattern: ast.pattern) -> Iterator[str]:
 
 def _assigned(node: ast.Assign, names: Names) -> None:
     for target in node.targets:
-        targets(target, names.bound)
+        add_target_names(target, names.bound)
 
 
 def _target(node: Any, names: Names) -> None:
-    targets(node.target, names.bound)
+    add_target_names(node.target, names.bound)
 
 
 def _defined(node: Any, names: Names) -> None:
@@ -72,7 +72,7 @@ def _imported(node: Any, names: Names) -> None:
 def _entered(node: Any, names: Names) -> None:
     for item in node.items:
         if item.optional_vars is not None:
-            targets(item.optional_vars, names.bound)
+            add_target_names(item.optional_vars, names.bound)
 
 
 def _caught(node: ast.ExceptHandler, names: Names) -> None:
@@ -81,7 +81,7 @@ def _caught(node: ast.ExceptHandler, names: Names) -> None:
 
 
 def _matched(node: ast.match_case, names: Names) -> None:
-    names.bound.update(captured(node.pattern))
+    names.bound.update(captured_names(node.pattern))
 
 
 _BINDING: Mapping[type[ast.AST], Callable[[Any, Names], None]] = MappingProxyType(

@@ -5,77 +5,77 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from agentapp.audit.facts import STEP, joined
+from agentapp.audit.facts import STEP, join_path
 
 Paths = tuple[str, ...]  # where one object may come from
 FRESH: Final[Paths] = ()  # from nowhere: it is new, and nobody else has it
 OWN_MODULE: Final[Paths] = ("g:",)
-MOST_PATHS, MOST_STEPS = 4, 7
+MAX_PATHS, MAX_STEPS = 4, 7
 
 
-def stepped(paths: Paths, *steps: str) -> Paths:
+def add_steps(paths: Paths, *steps: str) -> Paths:
     """One that is too long already is left out."""
     if not paths:
         return FRESH
     if len(paths) == 1 == len(steps):
-        return (f"{paths[0]}|{steps[0]}",) if paths[0].count(STEP) < MOST_STEPS else FRESH
-    return tuple(joined(path, *steps) for path in paths if path.count(STEP) < MOST_STEPS)
+        return (f"{paths[0]}|{steps[0]}",) if paths[0].count(STEP) < MAX_STEPS else FRESH
+    return tuple(join_path(path, *steps) for path in paths if path.count(STEP) < MAX_STEPS)
 
 
-def short(paths: Iterable[str]) -> Paths:
-    return tuple(dict.fromkeys(paths))[:MOST_PATHS]
+def limit_paths(paths: Iterable[str]) -> Paths:
+    return tuple(dict.fromkeys(paths))[:MAX_PATHS]
 
 
-def element(path: str) -> str:
+def element_path(path: str) -> str:
     """What is in a copy is what is in the original; what is in a new container is what was put there."""
     base, _, last = path.rpartition(STEP)
     if last == "~" and base:
-        return element(base)
+        return element_path(base)
     if last[0] == "^":
         return base
-    return path if last == "[]" else joined(path, "[]")
+    return path if last == "[]" else join_path(path, "[]")
 
 
-def item(path: str, index: object) -> Paths:
+def item_paths(path: str, index: object) -> Paths:
     """The same for one item: of what was put into several places only what is at that one."""
     last = path.rpartition(STEP)[2]
-    return (element(path),) if last[0] != "^" or last in ("^", f"^{index}") else FRESH
+    return (element_path(path),) if last[0] != "^" or last in ("^", f"^{index}") else FRESH
 
 
-def contained(parts: Iterable[Paths], *, in_places: bool = False) -> Paths:
+def container_paths(parts: Iterable[Paths], *, in_places: bool = False) -> Paths:
     """A new container with these in it. Of a tuple, or if nothing is known of some, their places matter."""
     found = list(parts)
     in_places = in_places or not all(found)
-    return short(
-        joined(path, f"^{n}" if in_places else "^") for n, paths in enumerate(found) for path in paths
+    return limit_paths(
+        join_path(path, f"^{n}" if in_places else "^") for n, paths in enumerate(found) for path in paths
     )
 
 
-def paired(path: str, place: int) -> str:
+def pair_path(path: str, place: int) -> str:
     """A new container of tuples that have in this place what is in that."""
-    return joined(element(path), f"^{place}", "^")
+    return join_path(element_path(path), f"^{place}", "^")
 
 
-def elements(paths: Paths) -> Paths:
-    return tuple(map(element, paths))
+def element_paths(paths: Paths) -> Paths:
+    return tuple(map(element_path, paths))
 
 
-def copies(paths: Iterable[str]) -> list[str]:
-    return [joined(path, "~") for path in paths]
+def copy_paths(paths: Iterable[str]) -> list[str]:
+    return [join_path(path, "~") for path in paths]
 
 
-def classes(paths: Paths) -> Paths:
+def class_paths(paths: Paths) -> Paths:
     """The classes of these objects: that of a method's own object has a root of its own."""
-    return tuple("c" if path == "s" else joined(path, ".__class__") for path in paths)
+    return tuple("c" if path == "s" else join_path(path, ".__class__") for path in paths)
 
 
-def merged(envs: list[dict[str, Paths]]) -> dict[str, Paths]:
+def merge_variables(envs: list[dict[str, Paths]]) -> dict[str, Paths]:
     """A variable may be what it is in any of them."""
     found = dict(envs[0])
     for env in envs[1:]:
         for name, paths in env.items():
             if found.get(name) != paths:
-                found[name] = short([*found.get(name, FRESH), *paths])
+                found[name] = limit_paths([*found.get(name, FRESH), *paths])
     return found
 
 

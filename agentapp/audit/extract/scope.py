@@ -16,7 +16,7 @@ Statements = Mapping[type[ast.stmt], Callable[["Scope", Any], None]]
 Expressions = Mapping[type[ast.expr], Callable[["Scope", Any], Paths]]
 
 _BUILTINS = frozenset(dir(builtins))
-_NOT_READ = re.compile(r"\(\)|[~^]")  # results, copies and new containers are nobody else's
+_NEW_OBJECTS = re.compile(r"\(\)|[~^]")  # results, copies and new containers are nobody else's
 
 
 @dataclass(slots=True)
@@ -52,22 +52,22 @@ class Scope:
     __slots__ = (
         "_expressions",
         "_statements",
-        "asked",
+        "checks",
         "class_",
-        "copied",
+        "copied_names",
         "env",
         "function",
         "globals",
         "is_module",
+        "local_names",
         "locks",
         "mentions",
         "nonlocals",
         "only_if",
         "outer",
-        "own",
         "reading",
+        "replaced_items",
         "returns",
-        "stored",
     )
 
     def __init__(
@@ -76,29 +76,31 @@ class Scope:
         self.reading, self.function, self.outer, self.class_ = reading, function, outer, class_
         self._statements, self._expressions = reading.statements, reading.expressions
         self.is_module = class_ is None and function.name in (MODULE, MAIN)
-        self.own: set[str] = set()
+        self.local_names: set[str] = set()
         self.env: dict[str, Paths] = {}
         self.globals: set[str] = set()
         self.nonlocals: set[str] = set()
         self.locks: list[str] = []
-        self.asked: list[tuple[str, bool]] = []  # whether it is there yet, and if asked under a lock
+        self.checks: list[tuple[str, bool]] = []  # whether it is there yet, and if asked under a lock
         self.only_if: list[str] = []  # the attributes of the method's own object that were found to be true
-        self.copied: set[str] = set()  # variables that are, or come from, a copy
-        self.stored: set[tuple[str, object]] = set()  # what was put into a variable's copy, by its key
+        self.copied_names: set[str] = set()  # variables that are, or come from, a copy
+        self.replaced_items: set[tuple[str, object]] = (
+            set()
+        )  # what was put into a variable's copy, by its key
         self.returns: set[str] = set()
         self.mentions: set[str] = set()
 
     def run(self, body: list[ast.stmt]) -> None:
         """All of a function's statements; then it is known what it returns and mentions."""
-        self.each(body)
+        self.run_all(body)
         self.function.returns = tuple(sorted(self.returns))
         self.function.mentions = tuple(sorted(self.mentions))
 
-    def each(self, body: list[ast.stmt]) -> None:
+    def run_all(self, body: list[ast.stmt]) -> None:
         for statement in body:
-            self.do(statement)
+            self.run_statement(statement)
 
-    def do(self, node: ast.stmt) -> None:
+    def run_statement(self, node: ast.stmt) -> None:
         follow = self._statements.get(type(node))
         if follow is not None:
             follow(self, node)
@@ -122,25 +124,25 @@ class Scope:
     def look_up(self, name: str) -> Paths:
         if name in self.env:
             return self.env[name]
-        if name in self.own and self.class_ is None:
+        if name in self.local_names and self.class_ is None:
             return FRESH
         if name in self.globals or self.is_module:
             return (f"g:{name}",) if self.reading.is_known(name) else FRESH
-        return self.free(name) or ((f"g:{name}",) if self.reading.is_known(name) else FRESH)
+        return self.enclosing_paths(name) or ((f"g:{name}",) if self.reading.is_known(name) else FRESH)
 
-    def free(self, name: str) -> Paths:
+    def enclosing_paths(self, name: str) -> Paths:
         """A variable of a function around this one."""
         scope = self.outer
         while scope is not None:
-            if scope.class_ is None and not scope.is_module and name in scope.own:
+            if scope.class_ is None and not scope.is_module and name in scope.local_names:
                 known = scope.env.get(name, FRESH)
-                if known and (known[0][0] in "dksc" or known[0] == scope.imported(name)):
+                if known and (known[0][0] in "dksc" or known[0] == scope.import_path(name)):
                     return known  # a function, a class, the method's own object, or something imported
                 return (f"f:{scope.function.name}:{name}",)
             scope = scope.outer
         return FRESH
 
-    def imported(self, name: str) -> str:
+    def import_path(self, name: str) -> str:
         """The path of something that is imported inside a function."""
         return f"g:{self.function.name}/{name}"
 
@@ -154,9 +156,14 @@ class Scope:
             around = around.outer
         return ("s",)
 
-    def is_ours(self, name: str) -> bool:
+    def is_not_builtin(self, name: str) -> bool:
         """Whether it is something else than Python's own function of that name."""
-        return name in self.env or name in self.own or name not in _BUILTINS or name in self.reading.names
+        return (
+            name in self.env
+            or name in self.local_names
+            or name not in _BUILTINS
+            or name in self.reading.names
+        )
 
     def enclosing(self) -> Scope | None:
         """The function whose variables those inside can see: not a class, and not the module."""
@@ -177,7 +184,7 @@ class Scope:
 
     def write(self, paths: Paths, how: str, line: int, value: str = "?", put: Paths = FRESH) -> None:
         for path in paths:
-            lazy, source = self.lazy(path), put[0] if put else ""
+            lazy, source = self.lazy_level(path), put[0] if put else ""
             locks, only_if = tuple(self.locks), tuple(self.only_if)
             self.function.writes.append(Write(path, how, line, locks, lazy, value, source, only_if))
 
@@ -185,11 +192,11 @@ class Scope:
         if self.reading.with_reads:
             locks = tuple(self.locks)
             for path in paths:
-                if path[0] in "gfsc" and not _NOT_READ.search(path):
+                if path[0] in "gfsc" and not _NEW_OBJECTS.search(path):
                     self.function.reads.append(Read(path, line, locks))
 
-    def lazy(self, path: str) -> int:
+    def lazy_level(self, path: str) -> int:
         """1 if it was asked before whether this is there yet, 2 if that was asked under a lock."""
-        if not self.asked:
+        if not self.checks:
             return 0
-        return max((1 + under for asked, under in self.asked if is_about(asked, path)), default=0)
+        return max((1 + under for asked, under in self.checks if is_about(asked, path)), default=0)

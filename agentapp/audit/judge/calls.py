@@ -9,10 +9,10 @@ from functools import cached_property
 from agentapp.audit.facts import MAIN, MODULE, STEP
 from agentapp.audit.judge.program import Program
 from agentapp.audit.judge.targets import Id
-from agentapp.audit.known import STARTED_BY
+from agentapp.audit.known_names import STARTUP_REGISTRATIONS
 
 CONSTRUCTORS = ("__init__", "__new__", "__post_init__")
-STARTED_AS = frozenset({"lifespan", "on_startup", "on_shutdown", "startup"})
+STARTUP_ARGUMENTS = frozenset({"lifespan", "on_startup", "on_shutdown", "startup"})
 
 
 class Calls:
@@ -27,23 +27,23 @@ class Calls:
         for module, function in self._program.functions():
             me = module.name, function.name
             for call in function.calls:
-                for callee in self.called(module.name, call.path, function.owner):
+                for callee in self.callees(module.name, call.path, function.owner):
                     found[callee].append((me, call.locks))
             where = (module.name, function.outer or MODULE)
             for path in function.decorators:
-                for callee in self._applied(module.name, path, function.owner):
+                for callee in self._callees_of_decorator(module.name, path, function.owner):
                     found[callee].append((where, ()))
         for module in self._program.modules.values():
             for class_ in module.classes.values():
                 for path in class_.decorators:
-                    for callee in self._applied(module.name, path, ""):
+                    for callee in self._callees_of_decorator(module.name, path, ""):
                         found[callee].append(((module.name, class_.outer or MODULE), ()))
         return found
 
-    def _applied(self, module: str, decorator: str, owner: str) -> Iterator[Id]:
+    def _callees_of_decorator(self, module: str, decorator: str, owner: str) -> Iterator[Id]:
         """What runs when a decorator is put on something: of a class with arguments, its ``__call__`` too."""
         path = decorator.removesuffix("|()")
-        yield from self.called(module, path, owner)
+        yield from self.callees(module, path, owner)
         target = self._program.resolve(module, path, owner)
         if path != decorator and target.kind == "class" and not target.steps:
             call = self._program.classes.method(target.id, "__call__")
@@ -53,7 +53,7 @@ class Calls:
     def callers_of(self, id: Id) -> list[Id]:
         return [caller for caller, _ in self.callers.get(id, ())]
 
-    def called(self, module: str, path: str, owner: str) -> list[Id]:
+    def callees(self, module: str, path: str, owner: str) -> list[Id]:
         """The functions of the program that are run when this is called."""
         key = (module, path, owner)
         known = self._called.get(key)
@@ -79,7 +79,7 @@ class Calls:
         return []
 
     @cached_property
-    def loose(self) -> dict[str, list[Id]]:
+    def unresolved_methods(self) -> dict[str, list[Id]]:
         """The names of methods that are called on something that is not known, not at import, and by whom.
 
         Not of those that Python itself calls: there is always somebody who has one of these.
@@ -91,7 +91,7 @@ class Calls:
             for call in function.calls:
                 last = call.path.rpartition(STEP)[2]
                 is_method = last.startswith(".") and not last.startswith(".__")
-                if is_method and not self.called(module.name, call.path, function.owner):
+                if is_method and not self.callees(module.name, call.path, function.owner):
                     found[last[1:]].append((module.name, function.name))
         return found
 
@@ -109,7 +109,7 @@ class Calls:
         return found
 
     @cached_property
-    def mentioned(self) -> set[Id]:
+    def passed_on(self) -> set[Id]:
         """Functions that are passed on or kept: whoever has them may call them, at any time."""
         found = {
             self._program.function_at(module.name, path, function.owner)
@@ -119,13 +119,13 @@ class Calls:
         return {id for id in found if id is not None}
 
     @cached_property
-    def starts(self) -> set[Id]:
+    def startup_functions(self) -> set[Id]:
         """Functions that a framework is told to run once, before it serves or after."""
         found = set()
         for module, function in self._program.functions():
             for call in function.calls:
-                told = STARTED_BY.search(call.path) is not None
+                told = STARTUP_REGISTRATIONS.search(call.path) is not None
                 for where, path in call.args:
-                    if told or where in STARTED_AS:
+                    if told or where in STARTUP_ARGUMENTS:
                         found.add(self._program.function_at(module.name, path, function.owner))
         return {id for id in found if id is not None}

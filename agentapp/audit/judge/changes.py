@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from agentapp.audit.facts import STEP, Call, Function, Module, Write
 from agentapp.audit.judge.program import Program
-from agentapp.audit.known import CHANGED_BY, MUTATORS
+from agentapp.audit.known_names import ARGUMENT_MUTATORS, MUTATING_METHODS
 
 
-def changed_object(call: Call) -> Write | None:
+def find_changed_object(call: Call) -> Write | None:
     """``x.append(...)`` is a write to ``x``."""
     base, _, last = call.path.rpartition(STEP)
-    if base and last[1:] in MUTATORS:
+    if base and last[1:] in MUTATING_METHODS:
         return Write(base, "call", call.line, call.locks, call.lazy, last[1:])
     return None
 
 
-def changed_argument(program: Program, module: Module, call: Call) -> Write | None:
+def find_changed_argument(program: Program, module: Module, call: Call) -> Write | None:
     """A function outside that changes what it is given."""
     if call.path[:2] == "g:" and call.args and call.args[0][0] == "0":
         target = program.resolve(module.name, call.path)
-        if target.kind == "ext" and target.name in CHANGED_BY:
+        if target.kind == "ext" and target.name in ARGUMENT_MUTATORS:
             return Write(call.args[0][1], "call", call.line, call.locks)
     return None
 

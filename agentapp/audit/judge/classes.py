@@ -8,10 +8,10 @@ from functools import cached_property
 
 from agentapp.audit.facts import STEP, Class, Module, rank
 from agentapp.audit.judge.targets import Id, Target
-from agentapp.audit.known import ANYBODYS
+from agentapp.audit.known_names import AMBIGUOUS_MUTATORS
 
-MOST_BASES = 20
-FIELDS = frozenset({"field", "Field", "attrib", "ib", "PrivateAttr", "Factory"})
+MAX_BASES = 20
+FIELD_FUNCTIONS = frozenset({"field", "Field", "attrib", "ib", "PrivateAttr", "Factory"})
 
 
 class Classes:
@@ -33,7 +33,7 @@ class Classes:
             return known
         found: list[Id] = self._bases.setdefault(id, [])
         left = [id]
-        while left and len(found) < MOST_BASES:
+        while left and len(found) < MAX_BASES:
             at = left.pop(0)
             if at in found:
                 continue
@@ -73,9 +73,9 @@ class Classes:
             (module, f"{class_}.{name}") for module, class_ in below if name in self[module, class_].methods
         ]
 
-    def is_anybodys(self, method: str) -> bool:
+    def is_ambiguous_mutator(self, method: str) -> bool:
         """Not only containers have a method of that name, but also objects of this program."""
-        return method in ANYBODYS and method in self._method_names
+        return method in AMBIGUOUS_MUTATORS and method in self._method_names
 
     @cached_property
     def _method_names(self) -> set[str]:
@@ -105,7 +105,7 @@ class Classes:
         found: dict[Id, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
         for module in self._modules.values():
             for class_ in module.classes.values():
-                for name, value in _declared(class_).items():
+                for name, value in _declared_values(class_).items():
                     if value.startswith("C:"):
                         found[module.name, class_.name][name].append(f"{value[2:]}|()")
             for function in module.functions.values():
@@ -120,7 +120,7 @@ class Classes:
         found: dict[Id, dict[str, str]] = defaultdict(dict)
         for module in self._modules.values():
             for class_ in module.classes.values():
-                found[module.name, class_.name] |= _declared(class_)
+                found[module.name, class_.name] |= _declared_values(class_)
             for function in module.functions.values():
                 if not function.owner:
                     continue
@@ -133,7 +133,7 @@ class Classes:
         return found
 
 
-def _declared(class_: Class) -> dict[str, str]:
+def _declared_values(class_: Class) -> dict[str, str]:
     """``items: list = field(default_factory=list)``, and ``items: list = []`` where defaults are copied."""
     found = {}
     for name, (value, _, annotated) in class_.attributes.items():
@@ -141,6 +141,6 @@ def _declared(class_: Class) -> dict[str, str]:
             found[name] = "M"
         elif value.startswith("C:") and "#" in value:
             maker, _, given = value.partition("#")
-            if maker.rpartition("|")[2].rpartition(":")[2].lstrip(".") in FIELDS:
+            if maker.rpartition("|")[2].rpartition(":")[2].lstrip(".") in FIELD_FUNCTIONS:
                 found[name] = given
     return found

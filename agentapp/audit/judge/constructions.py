@@ -29,7 +29,7 @@ class Constructions:
                     found[target.id].append((module, function, call))
         return found
 
-    def kept(self, id: Id, attribute: str) -> Iterator[tuple[Module, Function, str]]:
+    def values_kept_in(self, id: Id, attribute: str) -> Iterator[tuple[Module, Function, str]]:
         """What an attribute is given when an object is made: who gives it, and the path there."""
         classes = self._program.classes
         for at in classes.bases(id):

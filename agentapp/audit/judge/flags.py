@@ -7,9 +7,9 @@ from agentapp.audit.judge.calls import Calls
 from agentapp.audit.judge.constructions import Constructions
 from agentapp.audit.judge.program import Program
 from agentapp.audit.judge.targets import Id
-from agentapp.audit.known import INITS
+from agentapp.audit.known_names import CONSTRUCTION_METHODS
 
-OFF = frozenset({"K0", "N"})
+FALSE_VALUES = frozenset({"K0", "N"})
 
 
 class Flags:
@@ -28,15 +28,18 @@ class Flags:
         return self._known[key]
 
     def _is_off(self, id: Id, flag: str) -> bool:
-        if any(setter[1].rpartition(".")[2] not in INITS for setter in self._calls.setters_of(flag)):
+        if any(
+            setter[1].rpartition(".")[2] not in CONSTRUCTION_METHODS
+            for setter in self._calls.setters_of(flag)
+        ):
             return False
         value = self._program.classes.instance_values(id).get(flag)
         if value is None:
             found = self._program.classes.attribute(id, flag)
             # Without a constructor of its own it may be a parameter of the one it is given.
             has_init = self._program.classes.method(id, "__init__") is not None
-            return has_init and found is not None and found[1][0] in OFF
-        return value in OFF or (value.startswith("P:p:") and self._is_never_given(id, value[4:]))
+            return has_init and found is not None and found[1][0] in FALSE_VALUES
+        return value in FALSE_VALUES or (value.startswith("P:p:") and self._is_never_given(id, value[4:]))
 
     def _is_never_given(self, id: Id, param: str) -> bool:
         """The constructor's default is false, and nobody gives it anything."""

@@ -17,7 +17,7 @@ class Hazard:
     what: str = ""  # the object, as people would call it
 
 
-def grouped(hazards: Iterable[Hazard]) -> list[Hazard]:
+def group(hazards: Iterable[Hazard]) -> list[Hazard]:
     """One for each function and rule: what it does to several objects is one thing to mend."""
     groups: dict[tuple[str, str, str], list[Hazard]] = defaultdict(list)
     for hazard in sorted(hazards):

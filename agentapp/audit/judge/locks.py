@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from functools import cached_property
 
-from agentapp.audit.facts import MANY, MODULE, STEP, Function, Module
+from agentapp.audit.facts import ADMITS_SEVERAL, MODULE, STEP, Function, Module
 from agentapp.audit.judge.calls import Calls
 from agentapp.audit.judge.program import Program
 from agentapp.audit.judge.reach import Reach
 from agentapp.audit.judge.targets import Id, Target
-from agentapp.audit.known import LOCKS, is_lockish
+from agentapp.audit.known_names import LOCK_CLASSES, looks_like_lock
 
-NONE: frozenset[str] = frozenset()
-FURTHEST = 5  # callers of callers
-TAKING = ("synchronized", "locked", "lock")
+NO_LOCKS: frozenset[str] = frozenset()
+MAX_CALLER_DEPTH = 5  # callers of callers
+LOCKING_WORDS = ("synchronized", "locked", "lock")
 
 
 class Locks:
@@ -21,16 +21,16 @@ class Locks:
         self._program, self._calls, self._reach = program, calls, reach
         self._held: dict[Id, frozenset[str]] = {}
 
-    def at(self, module: Module, function: Function, paths: tuple[str, ...]) -> frozenset[str]:
+    def held_at(self, module: Module, function: Function, paths: tuple[str, ...]) -> frozenset[str]:
         """All that are held in a function where it has taken these."""
-        return self._held_by(module, function) | self.named(module, function, paths)
+        return self._held_by(module, function) | self.lock_names(module, function, paths)
 
-    def named(self, module: Module, function: Function, paths: tuple[str, ...]) -> frozenset[str]:
+    def lock_names(self, module: Module, function: Function, paths: tuple[str, ...]) -> frozenset[str]:
         found: set[str] = set()
         for path in paths:
             helper = self._helper(module, function, path)
             if helper is not None:
-                found |= self.named(*helper, helper[1].yielded_under)
+                found |= self.lock_names(*helper, helper[1].yielded_under)
             elif (name := self._name(module, function, path)) is not None:
                 found.add(name)
         return frozenset(found)
@@ -54,11 +54,11 @@ class Locks:
         known = self._held.get(id)
         if known is not None:
             return known
-        self._held[id] = NONE
+        self._held[id] = NO_LOCKS
         taken = self._taken_by_decorators(module, function)
         if self._is_logging(module, function):
             taken |= {"logging.Handler.lock"}
-        if id not in self._calls.mentioned and depth < FURTHEST:
+        if id not in self._calls.passed_on and depth < MAX_CALLER_DEPTH:
             taken |= self._held_by_callers(id, depth)
         self._held[id] = taken
         return taken
@@ -68,9 +68,9 @@ class Locks:
         for caller, paths in self._calls.callers.get(id, ()):
             if caller in self._reach.reached:
                 at, facts = self._program.modules[caller[0]], self._program.function(caller)
-                held = self.named(at, facts, paths) | self._held_by(at, facts, depth + 1)
+                held = self.lock_names(at, facts, paths) | self._held_by(at, facts, depth + 1)
                 common = held if common is None else common & held
-        return common or NONE
+        return common or NO_LOCKS
 
     def _is_logging(self, module: Module, function: Function) -> bool:
         """`logging` holds the handler's lock around ``emit``."""
@@ -87,7 +87,7 @@ class Locks:
                 found |= self._taken_around(target, function)
                 continue
             name = self._program.decorator(module.name, path)
-            if any(word in name.rpartition(".")[2].lower() for word in TAKING):
+            if any(word in name.rpartition(".")[2].lower() for word in LOCKING_WORDS):
                 found.add(f"decorator {name}")
         return frozenset(found)
 
@@ -123,7 +123,9 @@ class Locks:
             return None  # one that nobody else has
         target = self._lock_below(target)
         value = self._value(target)
-        if value.endswith(f"#{MANY}") or not (is_lockish(path) or self._is_made_as_lock(value, module)):
+        if value.endswith(f"#{ADMITS_SEVERAL}") or not (
+            looks_like_lock(path) or self._is_made_as_lock(value, module)
+        ):
             return None
         steps = tuple(step for step in target.steps if step not in ("()", "[]"))
         home = target.id
@@ -189,4 +191,4 @@ class Locks:
         if not value.startswith("C:"):
             return False
         made = self._program.resolve(module.name, value[2:])
-        return made.kind == "ext" and LOCKS.search(made.name) is not None
+        return made.kind == "ext" and LOCK_CLASSES.search(made.name) is not None

@@ -8,9 +8,9 @@ from functools import cached_property
 from agentapp.audit.facts import Function, Module, Read
 from agentapp.audit.judge.program import Program
 from agentapp.audit.judge.reach import Reach
-from agentapp.audit.judge.state import Key
 from agentapp.audit.judge.targets import Target
 from agentapp.audit.judge.variables import key_of
+from agentapp.audit.judge.violations import Key
 
 ReadBy = tuple[Module, Function, Read]
 

@@ -9,7 +9,7 @@ from agentapp.audit.judge.makers import Makers
 from agentapp.audit.judge.program import Program
 from agentapp.audit.judge.reach import Reach
 from agentapp.audit.judge.targets import Id, Target
-from agentapp.audit.known import ENUMS, INITS, SERVING
+from agentapp.audit.known_names import CONSTRUCTION_METHODS, ENUM_BASES, SERVING_METHODS
 
 Kept = tuple[Id, str]  # a class, and where its instance is, as people would say it
 
@@ -35,7 +35,7 @@ class Sharing:
                 left += self._kept_by_module(module)
                 for function in module.functions.values():
                     left += self._kept_by_function(module, function)
-                    left += self._given_away(module, function)
+                    left += self._kept_after_start(module, function)
         while left:
             id, home = left.pop()
             if id not in self._homes and not self._makers.is_per_thread(id):
@@ -43,7 +43,7 @@ class Sharing:
                 left += self._kept_by_instance(id, home)
 
     def _kept_by_module(self, module: Module) -> Iterator[Kept]:
-        made_by = self._program.made
+        made_by = self._program.class_made_by
         for name, (value, line) in module.names.items():
             if (made := made_by(module.name, value)) is not None:
                 yield made, f"`{name}` ({module.path}:{line})"
@@ -59,26 +59,26 @@ class Sharing:
         classes = self._program.classes
         for at in classes.bases(id):
             for name in classes[at].methods:
-                if name in INITS:
+                if name in CONSTRUCTION_METHODS:
                     module = self._program.modules[at[0]]
                     for inner, _ in self._instances_in(module, module.functions[f"{at[1]}.{name}"]):
                         yield inner, f"{home}, which makes it"
             for name, value in classes.own_values.get(at, {}).items():
-                if (made := self._program.made(at[0], value, at[1])) is not None:
+                if (made := self._program.class_made_by(at[0], value, at[1])) is not None:
                     yield made, f"{home}, in its `{name}`"
 
     def _kept_by_function(self, module: Module, function: Function) -> Iterator[Kept]:
         program = self._program
         where = f"{module.path}:{function.line}"
         for name, value in function.defaults.items():
-            if (made := program.made(module.name, value)) is not None:
+            if (made := program.class_made_by(module.name, value)) is not None:
                 yield made, f"the default of `{name}` ({where})"
         for write in function.writes:
-            kept = program.made(module.name, write.value, function.owner)
+            kept = program.class_made_by(module.name, write.value, function.owner)
             if write.value == "P:s" and function.owner in module.classes:
                 kept = module.name, function.owner
             if kept is not None and self._outlives(module, function, write):
-                yield kept, f"`{spoken(write.path)}` ({module.path}:{write.line})"
+                yield kept, f"`{as_source(write.path)}` ({module.path}:{write.line})"
         if not function.outer:
             yield from self._kept_by_decorators(module, function)
         if program.is_cached(module.name, function):
@@ -86,9 +86,9 @@ class Sharing:
                 target = program.resolve(module.name, path, function.owner)
                 if target.kind == "inst" and not target.steps:
                     yield target.id, f"what `{function.name}` caches ({where})"
-        if self._reach.is_made_once(module, function):
+        if self._reach.runs_only_at_start(module, function):
             for name, value in function.locals.items():
-                made = program.made(module.name, value)
+                made = program.class_made_by(module.name, value)
                 if made is not None and _is_captured(module, function, name):
                     yield made, f"`{name}` of `{function.name}` ({where})"
 
@@ -103,15 +103,15 @@ class Sharing:
         """Whether what is written to is there after the request."""
         target = self._program.resolve(module.name, write.path, function.owner)
         is_lasting = target.kind in ("var", "class", "module") and (write.how == "rebind" or target.steps)
-        return bool(is_lasting) or self._makers.is_app(target) or _names_app(write.path, target)
+        return bool(is_lasting) or self._makers.is_app(target) or _mentions_app(write.path, target)
 
-    def _given_away(self, module: Module, function: Function) -> Iterator[Kept]:
+    def _kept_after_start(self, module: Module, function: Function) -> Iterator[Kept]:
         """Instances that are made before anything is served, and handed to somebody or put into something."""
         id = (module.name, function.name)
         if id in self._reach.reached or not self._reach.runs_before_serving(id):
             return
         for made, path in self._instances_in(module, function):
-            yield made, f"`{spoken(path)}` ({module.path}:{function.line})"
+            yield made, f"`{as_source(path)}` ({module.path}:{function.line})"
 
     def _instances_in(self, module: Module, function: Function) -> Iterator[tuple[Id, str]]:
         """Those that a function makes and passes on or keeps."""
@@ -127,7 +127,7 @@ class Sharing:
         outside = self._program.classes.outside_bases((module.name, class_.name))
         return (
             self._is_served_by_one((module.name, class_.name))
-            or any(map(ENUMS.search, outside))
+            or any(map(ENUM_BASES.search, outside))
             or any(
                 "ingleton" in path for path in (*class_.decorators, *class_.keywords.values(), *class_.bases)
             )
@@ -150,7 +150,7 @@ class Sharing:
         is_one = facts.name.endswith("Middleware") or any(
             "Middleware" in name for name in classes.outside_bases(id)
         )
-        return is_one and any(classes.method(id, name) for name in SERVING)
+        return is_one and any(classes.method(id, name) for name in SERVING_METHODS)
 
     def _is_kept_by_metaclass(self, module: Module, class_: Class) -> bool:
         meta = class_.keywords.get("metaclass")
@@ -193,11 +193,11 @@ def _is_captured(module: Module, function: Function, name: str) -> bool:
     )
 
 
-def _names_app(path: str, target: Target) -> bool:
+def _mentions_app(path: str, target: Target) -> bool:
     return "current_app" in target.name or "|.app|" in path or path.startswith(("p:app|", "f:create_app:app"))
 
 
-def spoken(path: str) -> str:
+def as_source(path: str) -> str:
     """A path as it would be written."""
     root, *steps = path.split(STEP)
     kind, _, name = root.partition(":")

@@ -25,10 +25,10 @@ class Target(NamedTuple):
         return self.module, self.name
 
 
-NOWHERE = Target("ext", "", "")
+UNKNOWN = Target("ext", "", "")
 
 
-def plain(steps: tuple[str, ...]) -> tuple[str, ...]:
+def simplify_steps(steps: tuple[str, ...]) -> tuple[str, ...]:
     """Without new containers and copies on the way: what is in them is what is in the originals."""
     found: list[str] = []
     for step in steps:

@@ -27,7 +27,7 @@ class Comparisons:
 
     def begin(self, visit: Visit) -> list[Change]:
         with self._lock:
-            changes = self._compared()
+            changes = self._compare()
             self._visits[id(visit)] = visit
             self._snapshot = self._watch.snapshot()
             self._warn(self._snapshot.complete)
@@ -44,18 +44,18 @@ class Comparisons:
         visit.over = True
         with self._lock:
             self._visits.setdefault(id(visit), visit)
-            changes = self._compared()
+            changes = self._compare()
             self._visits.pop(id(visit), None)
             self._snapshot = self._watch.snapshot() if self._visits else None
             return changes
 
     def settle(self) -> list[Change]:
         with self._lock:
-            changes = self._compared()
+            changes = self._compare()
             self._snapshot = self._watch.snapshot() if self._visits else None
             return changes
 
-    def _compared(self) -> list[Change]:
+    def _compare(self) -> list[Change]:
         """What changed since the last time; those that are over are named once more, and forgotten."""
         if self._snapshot is None:
             return []

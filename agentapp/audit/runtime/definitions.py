@@ -9,12 +9,12 @@ from typing import Any
 
 from agentapp.audit.runtime import objects
 from agentapp.audit.runtime.nodes import Node
-from agentapp.audit.runtime.shapes import BOOKS_OF_A_CLASS, CACHE, CLASS, FUNCTION
+from agentapp.audit.runtime.shapes import CACHE, CLASS, CLASS_INTERNALS, FUNCTION
 from agentapp.audit.runtime.states import read_dict
 from agentapp.audit.runtime.walk import Walk
 
 
-def look_into_class(walk: Walk, node: Node) -> None:
+def inspect_class(walk: Walk, node: Node) -> None:
     cls: type = node.obj
     module = objects.class_module(cls)
     if not walk.bounds.owns(module):
@@ -22,7 +22,7 @@ def look_into_class(walk: Walk, node: Node) -> None:
     node.rename(f"{module}.{objects.class_name(cls)}")
     if not walk.note(node, CLASS):
         return
-    books = BOOKS_OF_A_CLASS if issubclass(type(cls), enum.EnumMeta) else frozenset()
+    books = CLASS_INTERNALS if issubclass(type(cls), enum.EnumMeta) else frozenset()
     functions = (FunctionType, classmethod, staticmethod)
 
     def wanted(name: str, value: Any) -> bool:
@@ -32,11 +32,11 @@ def look_into_class(walk: Walk, node: Node) -> None:
     walk.expand(node, objects.mro(cls)[1:], lambda _: "")
 
 
-def look_into_function(walk: Walk, node: Node) -> None:
+def inspect_function(walk: Walk, node: Node) -> None:
     function: FunctionType = node.obj
     module = objects.function_module(function)
     if not walk.bounds.owns(module):
-        _look_into_wrapper(walk, node)
+        _inspect_wrapper(walk, node)
         return
     node.rename(f"{module}.{str.__str__(function.__qualname__)}")
     if not walk.note(node, FUNCTION):
@@ -52,7 +52,7 @@ def look_into_function(walk: Walk, node: Node) -> None:
         walk.expand(node, values, lambda at: f"({keywords[at]}=...)")
 
 
-def _look_into_wrapper(walk: Walk, node: Node) -> None:
+def _inspect_wrapper(walk: Walk, node: Node) -> None:
     """One that a library made: what it wraps may be ours, and what it remembers is shared too."""
     if node.hops <= walk.most_hops:
         inside = [objects.cell_contents(cell) for cell in node.obj.__closure__ or ()]
@@ -60,7 +60,7 @@ def _look_into_wrapper(walk: Walk, node: Node) -> None:
         walk.expand(node, inside, lambda at: f":{names[at]}", node.hops + 1)
 
 
-def look_into_cache(walk: Walk, node: Node) -> None:
+def inspect_cache(walk: Walk, node: Node) -> None:
     if _is_of_a_library(walk, node.obj):
         return
     walk.note(node, CACHE)
@@ -79,7 +79,7 @@ def _is_of_a_library(walk: Walk, cache: Any) -> bool:
     return "." in wrapped.__qualname__ or wrapped.__globals__.get(wrapped.__name__) is cache
 
 
-def look_into_variable(walk: Walk, node: Node) -> None:
+def inspect_context_variable(walk: Walk, node: Node) -> None:
     """What it is set to belongs to one context; its default is everybody's."""
     try:
         default = contextvars.Context().run(node.obj.get)

@@ -15,9 +15,9 @@ HEADER = "X-Agentapp-Canary"
 ARGUMENT = "agentapp_canary"
 ENTRY = "agentapp.canary"
 
-_BEGINS = "agentappcanary"
-_BEGINS_IN_BYTES = _BEGINS.encode()
-_MARK = re.compile(_BEGINS + r"[0-9a-f]{24}")
+_PREFIX = "agentappcanary"
+_PREFIX_BYTES = _PREFIX.encode()
+_MARK = re.compile(_PREFIX + r"[0-9a-f]{24}")
 
 current: ContextVar[str | None] = ContextVar("agentapp_canary_current", default=None)
 _next: ContextVar[str | None] = ContextVar("agentapp_canary_next", default=None)
@@ -48,16 +48,16 @@ def plant(environ: WSGIEnvironment) -> str:
     return mark
 
 
-def found_in(items: Sequence[Any]) -> list[tuple[int, str]]:
+def marks_in(items: Sequence[Any]) -> list[tuple[int, str]]:
     """The marks in all those that are texts or bytes, each with the position of the item that it is in."""
     found: list[tuple[int, str]] = []
     for position, item in enumerate(items):
         cls = type(item)
         if cls is str or issubclass(cls, str):
-            if not str.__contains__(item, _BEGINS):
+            if not str.__contains__(item, _PREFIX):
                 continue
             text = item
-        elif issubclass(cls, bytes) and bytes.__contains__(item, _BEGINS_IN_BYTES):
+        elif issubclass(cls, bytes) and bytes.__contains__(item, _PREFIX_BYTES):
             text = bytes.decode(item, "latin-1")
         else:
             continue
@@ -66,4 +66,4 @@ def found_in(items: Sequence[Any]) -> list[tuple[int, str]]:
 
 
 def _new() -> str:
-    return _BEGINS + secrets.token_hex(12)
+    return _PREFIX + secrets.token_hex(12)

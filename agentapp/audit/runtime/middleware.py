@@ -12,7 +12,7 @@ from agentapp.audit.runtime.changes import Change
 from agentapp.audit.runtime.comparisons import Comparisons
 from agentapp.audit.runtime.objects import is_proxy
 from agentapp.audit.runtime.searches import Searches
-from agentapp.audit.runtime.states import instance_reader, named
+from agentapp.audit.runtime.states import as_dict, instance_reader
 from agentapp.audit.runtime.visits import Visit
 from agentapp.audit.runtime.watch import Watch
 
@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 _WRAPPED = ("app", "wsgi_app", "application")  # what middlewares call the app inside them
 
 
-class Books(Protocol):
+class Mode(Protocol):
     """Those of one mode: who is under way, and what is found when somebody comes or goes."""
 
     def begin(self, visit: Visit) -> list[Change]: ...
@@ -69,11 +69,11 @@ class LeakMiddleware:
             watch, exclude=watch.exclude + tuple(exclude), roots=watch.roots + tuple(_roots(app))
         )
         self._warned = False
-        self._books: Books
+        self._mode: Mode
         if mode == "canary":
-            self._books = Searches(self._watch, self._warn)
+            self._mode = Searches(self._watch, self._warn)
         else:
-            self._books = Comparisons(self._watch, self._warn, trace=trace, warmup=warmup)
+            self._mode = Comparisons(self._watch, self._warn, trace=trace, warmup=warmup)
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         visit = Visit(environ)
@@ -82,18 +82,18 @@ class LeakMiddleware:
             visit.note_endpoint()
             return start_response(*args, **kwargs)
 
-        self._guarded(self._books.begin, visit)
+        self._run_guarded(self._mode.begin, visit)
         try:
             with visit.working():
                 body = self._app(environ, start)
         except BaseException:
-            self._guarded(self._books.end, visit)
+            self._run_guarded(self._mode.end, visit)
             raise
         return _Body(self, visit, body)
 
     def settle(self) -> None:
         """Compare now, for a test whose client closes no responses: what was read to its end is over."""
-        self._guarded(self._books.settle)
+        self._run_guarded(self._mode.settle)
 
     def _warn(self, is_complete: bool) -> None:
         if self._warned:
@@ -105,7 +105,7 @@ class LeakMiddleware:
         if missing:
             log.warning("the leak detector finds no loaded module of %s", ", ".join(missing))
 
-    def _guarded(self, step: Callable[..., list[Change]], *args: Any) -> None:
+    def _run_guarded(self, step: Callable[..., list[Change]], *args: Any) -> None:
         """Whatever is wrong with the detector or with who hears of it, the request goes on."""
         try:
             changes = step(*args)
@@ -143,13 +143,13 @@ class _Body(Iterator[bytes]):
         self._closed = True
         close = getattr(self._body, "close", None)
         if self._visit.is_read:
-            self._middleware._guarded(self._middleware._books.resume, self._visit)
+            self._middleware._run_guarded(self._middleware._mode.resume, self._visit)
         try:
             if close is not None:
                 with self._visit.working():
                     close()
         finally:
-            self._middleware._guarded(self._middleware._books.end, self._visit)
+            self._middleware._run_guarded(self._middleware._mode.end, self._visit)
 
     def __del__(self) -> None:
         # A server that forgets to close leaves the request to be dropped at the next comparison.
@@ -165,7 +165,7 @@ def _roots(app: Any) -> Iterator[tuple[str, object]]:
         if type(app) is MethodType:
             inner = app.__self__
         elif (reader := instance_reader(type(app))) is not None and not is_proxy(type(app)):
-            attributes = named(reader(app, 1000))
+            attributes = as_dict(reader(app, 1000))
             inner = next((attributes[name] for name in _WRAPPED if name in attributes), None)
         yield "app", app
         app = inner

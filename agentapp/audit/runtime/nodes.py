@@ -8,9 +8,15 @@ from typing import Any
 
 from agentapp.audit.runtime.changes import Kind
 from agentapp.audit.runtime.objects import MISSING
-from agentapp.audit.runtime.sameness import alike, filled_by_reading, same_items, same_members, unchanged
+from agentapp.audit.runtime.sameness import (
+    are_same_items,
+    are_same_members,
+    is_alike,
+    is_filled_by_reading,
+    is_unchanged,
+)
 from agentapp.audit.runtime.shapes import MAPPINGS, Shape
-from agentapp.audit.runtime.states import EMPTY, State, named
+from agentapp.audit.runtime.states import EMPTY, State, as_dict
 from agentapp.audit.runtime.wording import Wording
 
 
@@ -61,13 +67,13 @@ def read(shape: Shape, obj: Any, limit: int) -> State | None:
     return None
 
 
-def changed(nodes: Sequence[Node], held: Sequence[State], limit: int) -> Iterator[tuple[Node, State]]:
+def find_changed(nodes: Sequence[Node], held: Sequence[State], limit: int) -> Iterator[tuple[Node, State]]:
     """Those that do not hold the very same objects any more."""
     for node, before in zip(nodes, held, strict=True):
         if node.shape is None:
             continue
         now = read(node.shape, node.obj, limit)
-        if now is not None and not unchanged(before, now):
+        if now is not None and not is_unchanged(before, now):
             yield node, now
 
 
@@ -79,19 +85,19 @@ class Difference:
     after: str
 
 
-def differences(node: Node, before: State, now: State, wording: Wording) -> list[Difference]:
+def find_differences(node: Node, before: State, now: State, wording: Wording) -> list[Difference]:
     """What `unchanged` has doubts about, looked at closely."""
     shape = node.shape
     if shape is None:
         return []
     if shape.sort == "names":
-        return list(_names_differ(node.obj, shape, before, now, wording))
-    if shape.sort == "asked" and filled_by_reading(before, now):
+        return list(_find_name_differences(node.obj, shape, before, now, wording))
+    if shape.sort == "asked" and is_filled_by_reading(before, now):
         return []
     if now[0] != before[0]:
         kind: Kind = "grew" if now[0] > before[0] else "shrank"
     else:
-        same = same_members if shape.sort == "set" else same_items
+        same = are_same_members if shape.sort == "set" else are_same_items
         if same(before[1], now[1]):
             return []
         kind = "changed"
@@ -101,13 +107,13 @@ def differences(node: Node, before: State, now: State, wording: Wording) -> list
     return [Difference("", kind, was, is_now)]
 
 
-def _names_differ(
+def _find_name_differences(
     obj: Any, shape: Shape, before: State, now: State, wording: Wording
 ) -> Iterator[Difference]:
-    old, new = named(before), named(now)
+    old, new = as_dict(before), as_dict(now)
     for name in [*old, *(name for name in new if name not in old)]:
         was, is_now = old.get(name, MISSING), new.get(name, MISSING)
-        if alike(was, is_now) or shape.ignores(obj, name, was, is_now):
+        if is_alike(was, is_now) or shape.ignores(obj, name, was, is_now):
             continue
         kind: Kind = "new" if was is MISSING else "gone" if is_now is MISSING else "rebound"
         yield Difference(label_of(name), kind, wording.of(was), wording.of(is_now))

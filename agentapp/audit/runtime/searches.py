@@ -11,8 +11,8 @@ from agentapp.audit.runtime.changes import Caller, Change
 from agentapp.audit.runtime.visits import Visit
 from agentapp.audit.runtime.watch import Watch
 
-REMEMBERED = 64  # so many requests that are over are still looked for
-PLACES = 20  # so many places are reported for one mark
+MAX_FINISHED_REQUESTS = 64  # so many requests that are over are still looked for
+MAX_PLACES_PER_MARK = 20  # so many places are reported for one mark
 
 
 class Searches:
@@ -27,7 +27,7 @@ class Searches:
         # Re-entrant: the collector may close a forgotten response while the books are open.
         self._lock = threading.RLock()
         self._visits: dict[int, Visit] = {}
-        self._past: deque[tuple[str, Caller]] = deque(maxlen=REMEMBERED)
+        self._past: deque[tuple[str, Caller]] = deque(maxlen=MAX_FINISHED_REQUESTS)
 
     def begin(self, visit: Visit) -> list[Change]:
         visit.mark = marks.plant(visit.environ)
@@ -43,19 +43,19 @@ class Searches:
         visit.over = True
         with self._lock:
             self._retire(lambda visit: visit.over)
-        return self._searched()
+        return self._search()
 
     def settle(self) -> list[Change]:
         with self._lock:
             self._retire(lambda visit: visit.over or visit.is_read)
-        return self._searched()
+        return self._search()
 
     def _retire(self, is_over: Callable[[Visit], bool]) -> None:
         for visit in [visit for visit in self._visits.values() if is_over(visit)]:
             del self._visits[id(visit)]
             self._past.append((visit.mark, visit.caller()))
 
-    def _searched(self) -> list[Change]:
+    def _search(self) -> list[Change]:
         with self._lock:
             past = list(self._past)  # those that end while it is searched may be seen at work
         places: dict[str, list[str]] = {}
@@ -70,5 +70,5 @@ class Searches:
         return [
             Change(where, "canary", "nothing", "the request's mark", (caller,), caller.thread)
             for mark, caller in found
-            for where in places[mark][:PLACES]
+            for where in places[mark][:MAX_PLACES_PER_MARK]
         ]

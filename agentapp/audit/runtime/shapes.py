@@ -13,7 +13,7 @@ from agentapp.audit.runtime import states
 from agentapp.audit.runtime.objects import ATOMS, MISSING, class_dict, is_dunder, mro
 
 MAPPINGS = ("mapping", "asked")
-BOOKS_OF_A_CLASS = frozenset({"_abc_impl", "_value2member_map_", "_member_map_", "_unhashable_values_"})
+CLASS_INTERNALS = frozenset({"_abc_impl", "_value2member_map_", "_member_map_", "_unhashable_values_"})
 
 
 def _nothing_ignored(obj: Any, name: str, before: Any, after: Any) -> bool:
@@ -28,7 +28,7 @@ def _ignored_in_module(obj: Any, name: str, before: Any, after: Any) -> bool:
 
 
 def _ignored_in_class(obj: Any, name: str, before: Any, after: Any) -> bool:
-    return is_dunder(name) or name in BOOKS_OF_A_CLASS
+    return is_dunder(name) or name in CLASS_INTERNALS
 
 
 def _ignored_in_function(obj: Any, name: str, before: Any, after: Any) -> bool:
@@ -63,7 +63,9 @@ CONTAINERS: tuple[tuple[type, Shape], ...] = (
     (bytearray, Shape(states.read_bytes, "sequence")),
     (array, Shape(states.read_array, "sequence")),
 )
-ASKED = Shape(states.read_dict, "asked")  # a library's defaultdict: it grows when it is only read
+LIBRARY_DEFAULTDICT = Shape(
+    states.read_dict, "asked"
+)  # a library's defaultdict: it grows when it is only read
 CACHE = Shape(states.read_cache, "cache")
 MODULE = Shape(states.read_module, "names", _ignored_in_module)
 CLASS = Shape(states.read_class, "names", _ignored_in_class)

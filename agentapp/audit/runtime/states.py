@@ -27,7 +27,7 @@ def halves(items: tuple[Any, ...]) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
     return items[:half], items[half:]
 
 
-def named(state: State) -> dict[str, Any]:
+def as_dict(state: State) -> dict[str, Any]:
     """A namespace as it was."""
     pairs = zip(*halves(state[1]), strict=True)
     return {name: value for name, value in pairs if type(name) is str}

@@ -14,12 +14,12 @@ import sys
 from types import BuiltinFunctionType, CodeType, FrameType, ModuleType
 from typing import Any
 
-from agentapp.audit.runtime.nodes import changed, differences
+from agentapp.audit.runtime.nodes import find_changed, find_differences
 from agentapp.audit.runtime.objects import ATOMS
 from agentapp.audit.runtime.watch import Snapshot, Watch
 from agentapp.audit.runtime.wording import Wording
 
-_STORES = frozenset(
+_STORE_INSTRUCTIONS = frozenset(
     {
         "STORE_SUBSCR",
         "DELETE_SUBSCR",
@@ -35,11 +35,11 @@ _STORES = frozenset(
     }
 )
 # They change nothing themselves. What they call is code of its own, and seen as that.
-_PURE = frozenset(
+_PURE_FUNCTIONS = frozenset(
     {"abs", "all", "any", "callable", "chr", "format", "getattr", "hasattr", "hash", "id", "isinstance"}
     | {"issubclass", "iter", "len", "max", "min", "ord", "print", "repr", "round", "sorted", "sum", "vars"}
 )
-_SUSPECTS = 5  # that many functions are named for one change
+_MAX_SUSPECTS = 5  # that many functions are named for one change
 
 
 class Tracer:
@@ -72,17 +72,17 @@ class Tracer:
         try:
             if event == "c_call":
                 if self._owns(frame) and not _is_pure(arg):
-                    self._look(frame, called=False)
+                    self._record_changes(frame, called=False)
             elif event in ("c_return", "c_exception"):
                 if self._owns(frame) and not _is_pure(arg):
-                    self._look(frame, called=True)
+                    self._record_changes(frame, called=True)
             elif event == "call":
                 if frame.f_back is not None and self._owns(frame.f_back):
-                    self._look(frame.f_back, called=False)
+                    self._record_changes(frame.f_back, called=False)
             elif self._owns(frame):
-                self._look(frame, called=False)
+                self._record_changes(frame, called=False)
             elif frame.f_back is not None and self._owns(frame.f_back):
-                self._look(frame.f_back, called=True)
+                self._record_changes(frame.f_back, called=True)
         except Exception:  # whatever is wrong with the tracer, the request goes on
             self._nodes, self._held = (), []
 
@@ -94,13 +94,13 @@ class Tracer:
             self._owned[name] = self._watch.owns(name)
         return self._owned[name]
 
-    def _look(self, frame: FrameType, called: bool) -> None:
-        for node, now in changed(self._nodes, self._held, self._watch.limit):
+    def _record_changes(self, frame: FrameType, called: bool) -> None:
+        for node, now in find_changed(self._nodes, self._held, self._watch.limit):
             at = self._index[id(node)]
-            for each in differences(node, self._held[at], now, self._wording):
+            for each in find_differences(node, self._held[at], now, self._wording):
                 known = self._found.setdefault((id(node.obj), each.label), [])
-                suspect = _named(frame, called)
-                if suspect not in known and len(known) < _SUSPECTS:
+                suspect = _describe_frame(frame, called)
+                if suspect not in known and len(known) < _MAX_SUSPECTS:
                     known.append(suspect)
             self._held[at] = now
 
@@ -110,22 +110,24 @@ def _is_pure(function: Any) -> bool:
         return False
     owner = function.__self__
     if type(owner) is ModuleType:
-        return function.__name__ in _PURE
+        return function.__name__ in _PURE_FUNCTIONS
     return id(type(owner)) in ATOMS and owner is not None
 
 
-def _named(frame: FrameType, called: bool) -> str:
+def _describe_frame(frame: FrameType, called: bool) -> str:
     code = frame.f_code
-    line = frame.f_lineno if called else _assigned(code, frame.f_lineno)
+    line = frame.f_lineno if called else _last_store_line(code, frame.f_lineno)
     return f"{frame.f_globals['__name__']}.{code.co_qualname} ({os.path.basename(code.co_filename)}:{line})"
 
 
-def _assigned(code: CodeType, line: int) -> int:
+def _last_store_line(code: CodeType, line: int) -> int:
     lines = {
         each.positions.lineno
         for each in dis.get_instructions(code)
         if each.positions is not None
         and each.positions.lineno is not None
-        and (each.opname in _STORES or (each.opname == "BINARY_OP" and each.argrepr.endswith("=")))
+        and (
+            each.opname in _STORE_INSTRUCTIONS or (each.opname == "BINARY_OP" and each.argrepr.endswith("="))
+        )
     }
     return max((each for each in lines if each <= line), default=max(lines, default=line))

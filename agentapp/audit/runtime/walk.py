@@ -8,7 +8,7 @@ from contextlib import suppress
 from types import ModuleType
 from typing import Any, Protocol
 
-from agentapp.audit.runtime.marks import found_in
+from agentapp.audit.runtime.marks import marks_in
 from agentapp.audit.runtime.nodes import Node, label_of, read
 from agentapp.audit.runtime.objects import ATOMS, is_dunder
 from agentapp.audit.runtime.shapes import MODULE, Shape
@@ -16,7 +16,7 @@ from agentapp.audit.runtime.states import halves
 from agentapp.audit.runtime.wording import Wording
 
 # Looks into one object: notes what it holds, and lets the walk go on from there.
-Look = Callable[["Walk", Node], None]
+Inspector = Callable[["Walk", Node], None]
 
 
 class Bounds(Protocol):
@@ -43,7 +43,7 @@ class Walk:
     """
 
     def __init__(
-        self, bounds: Bounds, look_for: Callable[[Walk, type], Look | None], marks: bool = False
+        self, bounds: Bounds, inspector_for: Callable[[Walk, type], Inspector | None], marks: bool = False
     ) -> None:
         self.nodes: list[Node] = []  # of those that can change
         self.found: list[tuple[str, str]] = []  # mark, where
@@ -52,12 +52,12 @@ class Walk:
         self.bounds, self.marks = bounds, marks
         self.most_hops = 3 if marks else 1
         self.wording = Wording(bounds.values)
-        self._look_for = look_for
-        self._looks: dict[int, Look] = {}  # by the id of a type
+        self._inspector_for = inspector_for
+        self._inspectors: dict[int, Inspector] = {}  # by the id of a type
         self._plain = set(ATOMS)  # ids of types that nobody has to look into
         self._seen: set[int] = set()
         self._kept: list[Any] = []  # so that no id is given to another object meanwhile
-        self._queue: deque[tuple[Look, Node]] = deque()
+        self._queue: deque[tuple[Inspector, Node]] = deque()
 
     def run(self) -> None:
         for name, module in self.bounds.modules():
@@ -72,9 +72,9 @@ class Walk:
             if self.visited > most:
                 self.complete = False
                 break
-            look, node = queue.popleft()
+            inspector, node = queue.popleft()
             try:
-                look(self, node)
+                inspector(self, node)
             except Exception:  # whatever somebody's object does to its reader, the others are read
                 self.complete = False
 
@@ -95,23 +95,23 @@ class Walk:
         self, node: Node, items: Sequence[Any], label: Callable[[int], str], hops: int | None = None
     ) -> None:
         """Go on to what is in it. ``hops`` is that of the items, if it is not that of the node."""
-        if self.marks and (marks := found_in(items)):
+        if self.marks and (marks := marks_in(items)):
             self.found.extend((mark, node.where() + label(at)) for at, mark in marks)
         plain, depth = self._plain, node.depth + 1
         if depth > self.bounds.depth or plain.issuperset(map(id, map(type, items))):
             return
         if hops is None:
             hops = node.hops
-        seen, looks = self._seen, self._looks
+        seen, inspectors = self._seen, self._inspectors
         for position, item in enumerate(items):
             kind = id(type(item))
             if kind in plain or id(item) in seen:
                 continue
             self._kept.append(item)
-            look = looks.get(kind) or self._new_look(type(item))
-            if look is not None:
+            inspector = inspectors.get(kind) or self._new_inspector(type(item))
+            if inspector is not None:
                 seen.add(id(item))
-                self._queue.append((look, Node(item, node, label(position), depth, hops)))
+                self._queue.append((inspector, Node(item, node, label(position), depth, hops)))
 
     def expand_names(
         self, node: Node, wanted: Callable[[str, Any], bool] | None = None, hops: int | None = None
@@ -127,12 +127,12 @@ class Walk:
             names, values = zip(*chosen, strict=True) if chosen else ((), ())
         self.expand(node, values, lambda at: label_of(names[at]) if type(names[at]) is str else ".?", hops)
 
-    def _new_look(self, cls: type) -> Look | None:
-        look = None
+    def _new_inspector(self, cls: type) -> Inspector | None:
+        inspector = None
         with suppress(Exception):
-            look = self._look_for(self, cls)
-        if look is None:
+            inspector = self._inspector_for(self, cls)
+        if inspector is None:
             self._plain.add(id(cls))
         else:
-            self._looks[id(cls)] = look
-        return look
+            self._inspectors[id(cls)] = inspector
+        return inspector

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from types import ModuleType
 
 from agentapp.audit.runtime.changes import Change, Kind
-from agentapp.audit.runtime.looks import HERE, look_for
-from agentapp.audit.runtime.nodes import Node, changed, differences
+from agentapp.audit.runtime.inspectors import HERE, inspector_for
+from agentapp.audit.runtime.nodes import Node, find_changed, find_differences
 from agentapp.audit.runtime.walk import Walk
 from agentapp.audit.runtime.wording import Wording
 
@@ -74,7 +74,7 @@ class Watch:
         return any(_matches(pattern, where) for pattern in self.exclude)
 
     def snapshot(self) -> Snapshot:
-        walk = self._walked()
+        walk = self._walk()
         return Snapshot(tuple(walk.nodes), walk.visited, walk.complete)
 
     def compare(self, before: Snapshot) -> list[Change]:
@@ -86,8 +86,8 @@ class Watch:
         found: list[tuple[int, str, Change]] = []
         told: set[tuple[str, Kind]] = set()
         wording, thread = Wording(self.values), threading.current_thread().name
-        for node, now in changed(before.nodes, [node.held for node in before.nodes], self.limit):
-            for each in differences(node, node.held, now, wording):
+        for node, now in find_changed(before.nodes, [node.held for node in before.nodes], self.limit):
+            for each in find_differences(node, node.held, now, wording):
                 where = node.where() + each.label
                 if (where, each.kind) in told or self.excludes(where):
                     continue
@@ -98,12 +98,12 @@ class Watch:
 
     def find_marks(self) -> tuple[list[tuple[str, str]], bool]:
         """All canary marks in shared objects, mark and place, each once; and whether that is really all."""
-        walk = self._walked(marks=True)
+        walk = self._walk(marks=True)
         found = [(mark, where) for mark, where in dict.fromkeys(walk.found) if not self.excludes(where)]
         return found, walk.complete
 
-    def _walked(self, marks: bool = False) -> Walk:
-        walk = Walk(self, look_for, marks)
+    def _walk(self, marks: bool = False) -> Walk:
+        walk = Walk(self, inspector_for, marks)
         walk.run()
         return walk
 

@@ -119,7 +119,7 @@ def test_a_tracer_that_fails_does_not_fail_the_request(
         raise RuntimeError("broken")
 
     leaky = site("", trace=True)
-    monkeypatch.setattr("agentapp.audit.runtime.tracing.changed", fails)
+    monkeypatch.setattr("agentapp.audit.runtime.tracing.find_changed", fails)
     assert leaky.get("/openly") == "ok"
     assert leaky.places() == [("OPENLY", "grew")]
     assert leaky.found[0].by == ()

@@ -14,19 +14,19 @@ from agentapp.audit.judge.targets import Id
 NEW, ANY = ("new", ""), ("any", "")
 
 
-class Uses:
+class Receivers:
     def __init__(self, program: Program, calls: Calls, reach: Reach) -> None:
         self._program, self._calls, self._reach = program, calls, reach
         self._known: dict[Id, bool] = {}
 
-    def is_only_of_new(self, module: Module, function: Function) -> bool:
+    def is_called_only_on_new_objects(self, module: Module, function: Function) -> bool:
         """Every call of the method is seen, and is on an object that was just made."""
         id = (module.name, function.name)
         if id not in self._known:
-            self._known[id] = self._is_found_out(id)
+            self._known[id] = self._has_only_new_receivers(id)
         return self._known[id]
 
-    def _is_found_out(self, id: Id) -> bool:
+    def _has_only_new_receivers(self, id: Id) -> bool:
         """Of those that call it on their own object, and so on, one must be called on a new one."""
         met: set[Id] = set()
         left = [id]
@@ -35,15 +35,19 @@ class Uses:
             if each == NEW or each in met:
                 met.add(each)
                 continue
-            if each == ANY or not self._is_seen(each):
+            if each == ANY or not self._are_all_calls_known(each):
                 return False
             met.add(each)
             left += self._receivers[each]
         return NEW in met
 
-    def _is_seen(self, id: Id) -> bool:
+    def _are_all_calls_known(self, id: Id) -> bool:
         name = last_name(self._program.function(id))
-        return id in self._receivers and id not in self._calls.mentioned and name not in self._calls.loose
+        return (
+            id in self._receivers
+            and id not in self._calls.passed_on
+            and name not in self._calls.unresolved_methods
+        )
 
     @cached_property
     def _receivers(self) -> dict[Id, set[Id]]:
@@ -53,7 +57,7 @@ class Uses:
             if (module.name, function.name) not in self._reach.reached:
                 continue
             for call in function.calls:
-                for callee in self._calls.called(module.name, call.path, function.owner):
+                for callee in self._calls.callees(module.name, call.path, function.owner):
                     if self._program.function(callee).owner:
                         found[callee].add(self._receiver(module, function, call))
         return found
@@ -62,5 +66,5 @@ class Uses:
         if call.path.startswith("s|."):
             return module.name, function.name
         target = self._program.resolve(module.name, call.path, function.owner)
-        is_new = target.of is not None and target.of.kind == "inst" and not target.of.steps
-        return NEW if is_new else ANY
+        is_new_object = target.of is not None and target.of.kind == "inst" and not target.of.steps
+        return NEW if is_new_object else ANY

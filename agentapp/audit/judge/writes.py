@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-from agentapp.audit.facts import STEP, Function, Module, Write, is_new
+from agentapp.audit.facts import STEP, Function, Module, Write, is_new_object
 from agentapp.audit.judge.calls import Calls
 from agentapp.audit.judge.constructions import Constructions
 from agentapp.audit.judge.instances import Instances
 from agentapp.audit.judge.makers import Makers, is_container, is_made_safe
-from agentapp.audit.judge.outside import of_outside
-from agentapp.audit.judge.params import takes_itself
+from agentapp.audit.judge.outside import find_outside_violation
+from agentapp.audit.judge.params import takes_self
 from agentapp.audit.judge.program import Program
 from agentapp.audit.judge.reach import Reach, last_name
-from agentapp.audit.judge.state import Broken
-from agentapp.audit.judge.targets import NOWHERE, Id, Target
+from agentapp.audit.judge.targets import UNKNOWN, Id, Target
 from agentapp.audit.judge.variables import Variables
-from agentapp.audit.known import APPLICATION, APPS
+from agentapp.audit.judge.violations import Violation
+from agentapp.audit.known_names import APP_CLASSES, APPLICATION_ATTRIBUTES
 
 GLOBALS = "its names"
 
 
-class States:
+class Writes:
     def __init__(
         self,
         program: Program,
@@ -39,11 +39,11 @@ class States:
         if write.how == "attr" and base:
             target = self._program.resolve(module.name, base, owner)
             if target.steps[-1:] == ("~",) or self._is_set_by_method(target, last[1:]):
-                return NOWHERE
+                return UNKNOWN
             if target.kind in ("class", "func", "self") and not target.steps:
                 return target._replace(steps=(last,))
             if target.kind == "module":
-                named = self._program.named(target.module, last[1:])
+                named = self._program.resolve_name(target.module, last[1:])
                 return named if named.kind == "var" else Target("patched", target.module, last[1:])
         target = self._program.resolve(module.name, write.path, owner)
         if target.kind == "module" and write.how in ("item", "call"):
@@ -63,62 +63,71 @@ class States:
             for function in self._program.modules[module].functions.values()
         )
 
-    def broken(self, module: Module, function: Function, write: Write, target: Target) -> Broken | None:
+    def violation(self, module: Module, function: Function, write: Write, target: Target) -> Violation | None:
         steps = target.steps
         match target.kind:
-            case "param" | "self" if len(steps) > 1 and steps[0] in APPLICATION and "()" not in steps:
-                return Broken("ISO012", ("app", "state"), "the application's state", module.name, write.line)
+            case "param" | "self" if (
+                len(steps) > 1 and steps[0] in APPLICATION_ATTRIBUTES and "()" not in steps
+            ):
+                return Violation(
+                    "ISO012", ("app", "state"), "the application's state", module.name, write.line
+                )
             case "var":
-                return self._variables.broken(write, target)
+                return self._variables.violation(write, target)
             case "class" if steps and write.how != "next":
-                return self._of_class(function, write, target)
+                return self._violation_of_class(function, write, target)
             case "self":
-                return self._of_self(module, function, write, target)
+                return self._violation_of_self(module, function, write, target)
             case "inst":  # of a singleton it is the one that all have
-                return self._instances.broken(module, function, write, target)
+                return self._instances.violation(module, function, write, target)
             case "patched" if target == Target("patched", module.name, GLOBALS):
-                return Broken("ISO002", ("globals", module.name), "the module's globals", module.name, 1)
+                return Violation("ISO002", ("globals", module.name), "the module's globals", module.name, 1)
             case "patched":
                 home = self._program.modules.get(target.module, module)
                 name = f"`{target.module}.{target.name}`"
-                return Broken("ISO013", ("patched", *target.id), name, home.name, 1)
+                return Violation("ISO013", ("patched", *target.id), name, home.name, 1)
             case "cached" if "()" not in steps and (write.how != "attr" or steps):
                 line = self._program.function(target.id).line
                 name = f"what `{target.name}` caches"
-                return Broken("ISO007", ("cached", *target.id), name, target.module, line)
+                return Violation("ISO007", ("cached", *target.id), name, target.module, line)
             case "cell":
-                return self._of_cell(module, function, write, target)
+                return self._violation_of_closure(module, function, write, target)
             case "func" if steps and write.how in ("attr", "item") and _is_patched(write, target):
                 line = self._program.function(target.id).line
-                return Broken("ISO013", ("function", *target.id), f"`{target.name}`", target.module, line)
+                return Violation("ISO013", ("function", *target.id), f"`{target.name}`", target.module, line)
             case "param":
-                return self._of_default(module, function, write, target)
+                return self._violation_of_default(module, function, write, target)
             case "default":
-                return self._of_given_back(function, write, target)
+                return self._violation_of_returned_default(function, write, target)
             case "ext":
-                return of_outside(module, write, target.name)
+                return find_outside_violation(module, write, target.name)
         return None
 
-    def _of_self(self, module: Module, function: Function, write: Write, target: Target) -> Broken | None:
+    def _violation_of_self(
+        self, module: Module, function: Function, write: Write, target: Target
+    ) -> Violation | None:
         """What was given to the constructor may be something that others have too."""
         is_below = len(target.steps) > (1 if write.how == "attr" else 0)
         if is_below and target.id in self._program.classes:
-            for at, caller, argument in self._constructions.kept(target.id, target.steps[0][1:]):
+            for at, caller, argument in self._constructions.values_kept_in(target.id, target.steps[0][1:]):
                 owner = self._program.owner_of(at, caller)
                 moved = write._replace(path=STEP.join((argument, *target.steps[1:])))
                 given = self._program.resolve(at.name, moved.path, owner)
-                if given.steps and is_new(given.steps[-1]):
+                if given.steps and is_new_object(given.steps[-1]):
                     continue
-                if given.kind != "self" and (broken := self.broken(at, caller, moved, given)) is not None:
-                    return broken
+                if (
+                    given.kind != "self"
+                    and (violation := self.violation(at, caller, moved, given)) is not None
+                ):
+                    return violation
                 of = None if given.steps else self._program.class_of(given)
                 if of is not None and self._variables.is_done_by_method(of, moved):
                     return None
-        return self._instances.broken(module, function, write, target)
+        return self._instances.violation(module, function, write, target)
 
     # -- an attribute of a class
 
-    def _of_class(self, function: Function, write: Write, target: Target) -> Broken | None:
+    def _violation_of_class(self, function: Function, write: Write, target: Target) -> Violation | None:
         classes = self._program.classes
         if target.id not in classes or not target.steps[0].startswith(".") or "()" in target.steps:
             return None
@@ -131,7 +140,7 @@ class States:
         if attribute == "*" and self._is_never_given_anything(target.id, function):
             return None
         rule = "ISO005" if write.lazy and is_direct and write.how == "attr" else "ISO003"
-        return Broken(rule, ("class", *at, attribute), f"`{at[1]}.{attribute}`", at[0], line)
+        return Violation(rule, ("class", *at, attribute), f"`{at[1]}.{attribute}`", at[0], line)
 
     def _is_never_given_anything(self, id: Id, function: Function) -> bool:
         """A constructor that keeps its arguments on the class, and never gets any here."""
@@ -142,12 +151,14 @@ class States:
 
     # -- variables and defaults of functions
 
-    def _of_cell(self, module: Module, function: Function, write: Write, target: Target) -> Broken | None:
+    def _violation_of_closure(
+        self, module: Module, function: Function, write: Write, target: Target
+    ) -> Violation | None:
         outer, _, variable = target.name.rpartition(":")
         facts = module.functions.get(outer)
-        if facts is None or variable in facts.params or not self._reach.is_made_once(module, facts):
+        if facts is None or variable in facts.params or not self._reach.runs_only_at_start(module, facts):
             return None
-        if function.outer == outer and (module.name, function.name) not in self._calls.mentioned:
+        if function.outer == outer and (module.name, function.name) not in self._calls.passed_on:
             return None  # nobody has it after the call
         value = facts.locals.get(variable, "?")
         made = self._makers.of(module.name, value)
@@ -156,39 +167,43 @@ class States:
         if write.how == "call" and not is_container(value, made):
             return None
         key = ("cell", module.name, outer, variable)
-        if APPS.search(made) and write.how in ("attr", "item", "aug"):
-            return Broken("ISO012", key, f"the application object `{variable}`", module.name, facts.line)
-        return Broken("ISO009", key, f"`{variable}` of `{outer}`", module.name, facts.line)
+        if APP_CLASSES.search(made) and write.how in ("attr", "item", "aug"):
+            return Violation("ISO012", key, f"the application object `{variable}`", module.name, facts.line)
+        return Violation("ISO009", key, f"`{variable}` of `{outer}`", module.name, facts.line)
 
-    def _of_default(self, module: Module, function: Function, write: Write, target: Target) -> Broken | None:
+    def _violation_of_default(
+        self, module: Module, function: Function, write: Write, target: Target
+    ) -> Violation | None:
         value = function.defaults.get(target.name, "?")
         if value.startswith("P:g:"):
             path = STEP.join((value[2:], *target.steps))
-            return self.broken(module, function, write, self._program.resolve(module.name, path))
+            return self.violation(module, function, write, self._program.resolve(module.name, path))
         made = self._makers.of(module.name, value)
-        if not is_container(value, made) and self._program.made(module.name, value) is None:
+        if not is_container(value, made) and self._program.class_made_by(module.name, value) is None:
             return None
         if write.how == "attr" and value == "M":
             return None
         key = ("default", module.name, function.name, target.name)
-        return Broken("ISO008", key, f"the default of `{target.name}`", module.name, function.line)
+        return Violation("ISO008", key, f"the default of `{target.name}`", module.name, function.line)
 
-    def _of_given_back(self, function: Function, write: Write, target: Target) -> Broken | None:
+    def _violation_of_returned_default(
+        self, function: Function, write: Write, target: Target
+    ) -> Violation | None:
         """A function gives its default back, to a caller who gave nothing for it."""
         name, _, param = target.name.rpartition(":")
         facts = self._program.function((target.module, name))
-        place = facts.params.index(param) - takes_itself(facts)
+        place = facts.params.index(param) - takes_self(facts)
         for call in function.calls:
             if write.path.startswith(f"{call.path}|()") and call.given <= place:
                 key = ("default", target.module, name, param)
-                return Broken("ISO008", key, f"the default of `{param}`", target.module, facts.line)
+                return Violation("ISO008", key, f"the default of `{param}`", target.module, facts.line)
         return None
 
 
 def is_application(path: str) -> bool:
     """Whether it goes through a request to the application that all requests have."""
     steps = path.split(STEP)[1:]
-    return bool(steps) and steps[0] in APPLICATION
+    return bool(steps) and steps[0] in APPLICATION_ATTRIBUTES
 
 
 def _is_patched(write: Write, target: Target) -> bool:

@@ -13,12 +13,12 @@ from collections.abc import MutableMapping, MutableSequence, MutableSet
 from agentapp.audit.runtime import definitions, holders, shapes
 from agentapp.audit.runtime.objects import class_module, class_name, inherits, is_proxy, mro
 from agentapp.audit.runtime.states import instance_reader
-from agentapp.audit.runtime.walk import Look, Walk
+from agentapp.audit.runtime.walk import Inspector, Walk
 
 HERE = __name__.rpartition(".")[0] + "."
 
 # They hold what belongs to one thread, task or request, or let go of it by themselves.
-_OWN_TO_SOMEBODY = (
+_NOT_SHARED = (
     threading.local,
     weakref.ref,
     weakref.WeakKeyDictionary,
@@ -41,7 +41,7 @@ _LOCALS = frozenset(
 )
 # Nothing a request could keep something in, or the interpreter's own books.
 _OPAQUE = (types.ModuleType, types.CodeType, types.FrameType, types.TracebackType, types.BuiltinFunctionType)
-_THROUGH = (
+_WRAPPERS = (
     frozenset,
     types.MethodType,
     classmethod,
@@ -55,44 +55,44 @@ _THROUGH = (
 _ABCS = (MutableMapping, MutableSequence, MutableSet, UserList)
 
 
-def look_for(walk: Walk, cls: type) -> Look | None:
+def inspector_for(walk: Walk, cls: type) -> Inspector | None:
     """``None`` for what nobody has to look into."""
     if _is_left_alone(cls):
         return None
     if issubclass(cls, type):
-        return definitions.look_into_class
+        return definitions.inspect_class
     if issubclass(cls, types.FunctionType):
-        return definitions.look_into_function
+        return definitions.inspect_function
     if issubclass(cls, functools._lru_cache_wrapper):
-        return definitions.look_into_cache
+        return definitions.inspect_cache
     if issubclass(cls, contextvars.ContextVar):
-        return definitions.look_into_variable
+        return definitions.inspect_context_variable
     if issubclass(cls, tuple):
-        return holders.look_into_tuple
-    if issubclass(cls, _THROUGH):
-        return holders.look_through
-    return _look_for_instances(walk, cls)
+        return holders.inspect_tuple
+    if issubclass(cls, _WRAPPERS):
+        return holders.inspect_wrapped
+    return _inspector_for_instances(walk, cls)
 
 
-def _look_for_instances(walk: Walk, cls: type) -> Look | None:
+def _inspector_for_instances(walk: Walk, cls: type) -> Inspector | None:
     reader = instance_reader(cls)
-    attributes: Look | None = None
+    attributes: Inspector | None = None
     if reader is not None and (walk.bounds.owns(class_module(cls)) or cls is types.SimpleNamespace):
-        attributes = functools.partial(holders.look_into_instance, shapes.of_instances(reader))
+        attributes = functools.partial(holders.inspect_instance, shapes.of_instances(reader))
     for base, shape in shapes.CONTAINERS:
         if issubclass(cls, base):
-            return functools.partial(holders.look_into_container, shape, attributes)
+            return functools.partial(holders.inspect_container, shape, attributes)
     if attributes is not None:
         return attributes
     if reader is not None and inherits(cls, _ABCS):
-        return functools.partial(holders.look_into_foreign, shapes.of_foreign_containers(reader), True)
+        return functools.partial(holders.inspect_foreign, shapes.of_foreign_containers(reader), True)
     if reader is not None and not issubclass(cls, (str, bytes, int, float)):
-        return functools.partial(holders.look_into_foreign, shapes.of_foreign(reader), False)
-    return holders.look_beyond if walk.marks else None
+        return functools.partial(holders.inspect_foreign, shapes.of_foreign(reader), False)
+    return holders.inspect_referents if walk.marks else None
 
 
 def _is_left_alone(cls: type) -> bool:
-    if issubclass(cls, _OPAQUE) or inherits(cls, _OWN_TO_SOMEBODY) or is_proxy(cls):
+    if issubclass(cls, _OPAQUE) or inherits(cls, _NOT_SHARED) or is_proxy(cls):
         return True
     if class_module(cls).startswith(HERE):
         return True

@@ -11,34 +11,38 @@ def _words(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-MUTATORS = _words(
+MUTATING_METHODS = _words(
     """
     append extend insert remove pop popitem clear update setdefault add discard sort reverse appendleft
     extendleft popleft rotate subtract move_to_end difference_update intersection_update
     symmetric_difference_update __setitem__ __delitem__
     """
 )
-ANYBODYS = frozenset({"add", "update", "remove", "clear", "insert"})  # mutators that other objects have too
-CONTAINERS = re.compile(
+AMBIGUOUS_MUTATORS = frozenset(
+    {"add", "update", "remove", "clear", "insert"}
+)  # mutators that other objects have too
+CONTAINER_CLASSES = re.compile(
     r"(^|\.)(list|dict|set|bytearray|defaultdict|OrderedDict|Counter|deque|ChainMap|UserDict|UserList|SimpleNamespace"
     r"|Weak(Key|Value)Dictionary|WeakSet|SortedDict|SortedList|LRUCache|TTLCache|LFUCache|Namespace|Munch|Box|array|StringIO|BytesIO)$"
 )
-PER_THREAD = re.compile(
+THREAD_LOCAL_CLASSES = re.compile(
     r"(^|\.)(local|Local|LocalStack|LocalProxy|ContextVar|ThreadLocal|scoped_session|RequestLocal)$"
 )
-APPS = re.compile(
+APP_CLASSES = re.compile(
     r"(^|\.)(Flask|Quart|FastAPI|Starlette|Sanic|Blueprint|APIRouter|Application|Bottle|Litestar|Dash|Celery|Api|Router)$"
 )
-SAFE_MADE = re.compile(
+THREAD_SAFE_CLASSES = re.compile(
     r"(^|\.)(getLogger|get_logger|Logger|compile|Queue|SimpleQueue|LifoQueue|PriorityQueue|R?Lock|Condition|Event|(Bounded)?Semaphore"
     r"|count|ThreadPoolExecutor|ProcessPoolExecutor|Counter\b.*labels)$"
 )
-STATEFUL = re.compile(
+STATEFUL_CLASSES = re.compile(
     r"(^|\.)(\w*Memory|Chat\w*Memory\w*|\w*History|Conversation\w*|\w*Breaker|ChatSession|AgentExecutor)(\.from_\w+)?$"
 )
-REQUEST_OWN = re.compile(r"(^|\.)(g|session|request|response|ctx|context|websocket|session_state)($|\.|\[)")
+REQUEST_OBJECTS = re.compile(
+    r"(^|\.)(g|session|request|response|ctx|context|websocket|session_state)($|\.|\[)"
+)
 ENVIRON = re.compile(r"^os\.(environ|environb)$")
-PROCESS_CALLS = _words(
+PROCESS_WIDE_CALLS = _words(
     """
     os.putenv os.unsetenv os.chdir os.umask os.setuid locale.setlocale random.seed numpy.random.seed
     np.random.seed torch.manual_seed socket.setdefaulttimeout sys.setrecursionlimit
@@ -48,49 +52,49 @@ PROCESS_CALLS = _words(
     locale.resetlocale torch.set_default_dtype gettext.install
     """
 )
-LOGGERS = re.compile(r"(^|\.)(getLogger|get_logger)$")
-LOGGER_CHANGES = frozenset({".addHandler", ".removeHandler", ".setLevel", ".addFilter", ".removeFilter"})
-INITS = _words(
+LOGGER_FACTORIES = re.compile(r"(^|\.)(getLogger|get_logger)$")
+LOGGER_MUTATORS = frozenset({".addHandler", ".removeHandler", ".setLevel", ".addFilter", ".removeFilter"})
+CONSTRUCTION_METHODS = _words(
     """
     __init__ __new__ __post_init__ __attrs_post_init__ __init_subclass__ __set_name__ __del__
     __setstate__ __copy__ __deepcopy__ setup setUp model_post_init _init init
     """
 )
-ANSWERS = re.compile(r"(Response|Exception|Error|Endpoint|Redirect)$|^HTTP\w+$")
-REGISTERED_ONCE = re.compile(r"(^|\.)(ModelAdmin|AdminSite)$")
-ENUMS = re.compile(r"(^|\.)(\w*Enum|Flag|IntFlag)$")
-SERVING = ("__call__", "dispatch", "process_request", "process_response", "process_resource")
-APPLICATION = frozenset({".app", ".application", ".registry"})
-CHANGED_BY = _words(
+RESPONSE_CLASSES = re.compile(r"(Response|Exception|Error|Endpoint|Redirect)$|^HTTP\w+$")
+SINGLE_INSTANCE_BASES = re.compile(r"(^|\.)(ModelAdmin|AdminSite)$")
+ENUM_BASES = re.compile(r"(^|\.)(\w*Enum|Flag|IntFlag)$")
+SERVING_METHODS = ("__call__", "dispatch", "process_request", "process_response", "process_resource")
+APPLICATION_ATTRIBUTES = frozenset({".app", ".application", ".registry"})
+ARGUMENT_MUTATORS = _words(
     """
     heapq.heappush heapq.heappop heapq.heappushpop heapq.heapreplace heapq.heapify bisect.insort
     bisect.insort_left bisect.insort_right random.shuffle operator.setitem operator.delitem
     operator.iadd operator.ior operator.iconcat
     """
 )
-COPYING = _words(
+DEFAULT_COPYING_BASES = _words(
     """
     BaseModel BaseSettings SQLModel Schema Struct TypedDict Protocol BaseTool BaseChatModel BaseLLM LLM
     BaseRetriever Chain Serializable RunnableSerializable
     """
 )
-VALIDATORS = re.compile(r"(^|\.)(model|field|root)?_?validator$")
-GLANCES = frozenset({"__repr__", "__str__", "__len__", "__bool__"})
-HOOKS = re.compile(
+VALIDATOR_DECORATORS = re.compile(r"(^|\.)(model|field|root)?_?validator$")
+HARMLESS_READERS = frozenset({"__repr__", "__str__", "__len__", "__bool__"})
+BEFORE_REQUEST_HOOKS = re.compile(
     r"(^|\.)(before_request|before_app_request|middleware|url_value_preprocessor|before_websocket|on_request)$"
 )
-TEARDOWNS = re.compile(
+AFTER_REQUEST_HOOKS = re.compile(
     r"(^|\.)(teardown_\w+|after_request|after_app_request|after_this_request|on_response)$"
 )
-CALLER = re.compile(
+CALLER_NAMES = re.compile(
     r"(^|\.)(?<!boto3\.)(?<!botocore\.)(current_user|current_app|request|session|g|get_current_user|get_current_request|get_request|get_user)(\.|$|\(|\[)"
 )
-CACHES = re.compile(
+CACHE_DECORATORS = re.compile(
     r"(^|\.)(lru_cache|cache|memoize|memoized|cached|alru_cache|cache_resource|experimental_singleton)$"
 )
-LOCKS = re.compile(r"(^|\.)(R?Lock|Condition|(Bounded)?Semaphore|Mutex|RWLock\w*|FileLock|AioRLock)$")
+LOCK_CLASSES = re.compile(r"(^|\.)(R?Lock|Condition|(Bounded)?Semaphore|Mutex|RWLock\w*|FileLock|AioRLock)$")
 # Decorators that leave a function what it is: called by those who call it.
-PLAIN = _words(
+TRANSPARENT_DECORATORS = _words(
     """
     property staticmethod classmethod wraps lru_cache cache cached_property contextmanager
     asynccontextmanager abstractmethod overload override final setter getter deleter deprecated
@@ -99,7 +103,7 @@ PLAIN = _words(
     dataclass inject
     """
 )
-STARTS = _words(
+STARTUP_FUNCTIONS = _words(
     """
     create_app make_app build_app app_factory get_application create_application lifespan startup
     on_startup startup_event ready post_fork on_starting when_ready post_worker_init
@@ -107,29 +111,29 @@ STARTS = _words(
     load_plugins pytest_configure includeme run_migrations_online run_migrations_offline
     """
 )
-SET_UP = re.compile(
+SETUP_NAMES = re.compile(
     r"^_?(init|initiali[sz]e|set_?up|configure|bootstrap|install|register|autodiscover|enable|disable|load_config|instrument"
     r"|set_(global|default)|patch|monkeypatch)(_|$)|(^|_)(startup|lifespan|bootstrap)(_|$)"
 )
-STARTING = re.compile(
+STARTUP_DECORATORS = re.compile(
     r"(startup|on_event|before_first_request|worker_process_init|worker_init|lifespan|on_startup|_serving)"
 )
-STARTED_BY = re.compile(
+STARTUP_REGISTRATIONS = re.compile(
     r"(on_startup|on_shutdown|on_cleanup|cleanup_ctx)\|\.append$|add_event_handler$|\.add_startup"
 )
-COMMANDS = re.compile(r"(^|\.)(command|group|callback|argument|option)$")
-DECORATED = re.compile(
+COMMAND_DECORATORS = re.compile(r"(^|\.)(command|group|callback|argument|option)$")
+DECORATED_PARAMETERS = re.compile(
     r"_?(f|fn|fun|func|function|cls|klass|class_|cl|method|handler|wrapped|callable_?|tool|plugin|view|callback|target|decorated|meth|test|hook)(_?\d|_?cls|_?class|_?func|_?fn)?$"
 )
-AT_IMPORT = frozenset({"__init_subclass__", "__set_name__", "__class_getitem__", "__prepare__"})
-NOT_SERVED = re.compile(
+IMPORT_TIME_METHODS = frozenset({"__init_subclass__", "__set_name__", "__class_getitem__", "__prepare__"})
+NOT_SERVED_PATHS = re.compile(
     r"(^|/)(tests?|testing|conftest\.py|test_[^/]*\.py|[^/]*_test\.py|setup\.py|noxfile\.py|fabfile\.py|manage\.py"
     r"|docs?|management|examples?|benchmarks?|bench|migrations|alembic|__main__\.py|scripts?)(/|$)"
 )
-SCRIPTS = frozenset({"main", "cli"})  # of these starts nothing need be served after
+SCRIPT_FUNCTIONS = frozenset({"main", "cli"})  # of these starts nothing need be served after
 
 
-def is_lockish(path: str) -> bool:
+def looks_like_lock(path: str) -> bool:
     """By its name alone."""
     last = path.replace("|[]", "").replace("|()", "").rpartition(STEP)[2].lower()
     return any(word in last for word in ("lock", "mutex", "sem", "cond", "guard"))

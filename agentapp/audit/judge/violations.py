@@ -10,7 +10,7 @@ from agentapp.audit.facts import Function, Module
 Key = tuple[str, ...]
 
 
-class Broken(NamedTuple):
+class Violation(NamedTuple):
     """The rule that a write breaks, and the object that it changes."""
 
     rule: str
@@ -20,8 +20,8 @@ class Broken(NamedTuple):
     line: int
 
 
-class Touch(NamedTuple):
-    broken: Broken
+class Access(NamedTuple):
+    violation: Violation
     module: Module
     function: Function
     line: int
@@ -31,6 +31,6 @@ class Touch(NamedTuple):
 
 
 @dataclass(slots=True)
-class State:
+class SharedObject:
     key: Key
-    writes: list[Touch] = field(default_factory=list)
+    writes: list[Access] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""The verdict on a tree, kept until any byte of it changes. Safe to delete: then all is just slower."""
+"""The cache of verdicts on whole trees, keyed by the content of every file. It may be deleted at any time."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-MAX_TREES = 20  # trees
+MAX_TREES = 20  # How many verdicts are kept; the least recently used are deleted.
 
 
 def place() -> Path:
+    """The directory of the cache."""
     home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     return Path(home, "agentapp", "audit")
 
@@ -32,7 +33,7 @@ def key_of(files: Iterable[tuple[str, str, bytes]]) -> str:
 
 @lru_cache
 def _digest_of_sources(directory: Path) -> bytes:
-    """Of the auditor's source files. One process runs one version of them, so they are read once."""
+    """Digest the auditor's own source files. A process runs one version of them, so they are read once."""
     digest = hashlib.sha256()
     for source in sorted(directory.rglob("*.py")):
         _feed(digest, str(source.relative_to(directory)).encode(), source.read_bytes())
@@ -46,7 +47,7 @@ def _feed(digest: Any, *parts: bytes) -> None:
 
 
 def load(directory: Path, key: str) -> Any:
-    """What was kept, or None. Whatever is wrong with it, it is as if it were not there."""
+    """The verdict that was kept, or None. A damaged file counts as missing."""
     try:
         with open(directory / f"{key}.json", encoding="utf-8") as file:
             found = json.load(file)
@@ -57,7 +58,7 @@ def load(directory: Path, key: str) -> Any:
 
 
 def keep(directory: Path, key: str, value: Any) -> None:
-    """Written aside and moved into place, so that nobody ever reads half of it."""
+    """Store a verdict. The file is written elsewhere and then moved, so that no reader sees half of it."""
     with suppress(OSError):
         directory.mkdir(parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(dir=directory, suffix=".part")

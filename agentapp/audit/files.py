@@ -1,7 +1,7 @@
-"""Which files there are to look at, and what the module in each of them is called.
+"""Finds the files to read, and the module name of each.
 
-Directories are walked; links to directories are not followed, so that a loop is no danger and everything
-is seen once, under its own name. What is named explicitly is looked at, whatever it is called.
+Links to directories are not followed, so a loop of links is harmless and each file is found once. A path
+that is named explicitly is always read, even if its name would otherwise be skipped.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ INIT = "__init__.py"
 class Found:
     places: tuple[Place, ...]
     unreadable: tuple[Unreadable, ...]
-    without: tuple[str, ...]  # directories that were named and have no Python in them
+    without: tuple[str, ...]  # named directories that contain no Python files
 
 
 @dataclass(frozen=True, slots=True)
 class _FoundFile:
     where: str
-    root: str  # the directory that its imports begin at
+    root: str  # the directory from which its package is imported
     module: str
 
     @property
@@ -41,7 +41,7 @@ class _FoundFile:
 
 
 def find(paths: Iterable[str], is_excluded: Callable[[str], bool]) -> Found:
-    """``is_excluded`` is asked about the absolute path of everything met on the way."""
+    """Find all files below these paths. ``is_excluded`` is called with absolute paths."""
     found_files: dict[str, _FoundFile] = {}
     unreadable: list[Unreadable] = []
     without: list[str] = []
@@ -69,7 +69,7 @@ def find(paths: Iterable[str], is_excluded: Callable[[str], bool]) -> Found:
 
 
 class Shown:
-    """Paths as people see them: from the current directory if they are below it, with forward slashes."""
+    """Makes paths for messages: relative if they are below the current directory, with forward slashes."""
 
     def __init__(self) -> None:
         self._below = os.path.join(os.getcwd(), "")
@@ -82,7 +82,7 @@ class Shown:
 
 
 def _readable(name: str) -> str:
-    """Names need not be text; this one is."""
+    """File names may be any bytes; the result is always valid text."""
     return os.fsencode(name).decode("utf-8", "backslashreplace")
 
 
@@ -93,7 +93,7 @@ class _Walk:
         self.has_met = False
 
     def files(self) -> Iterator[tuple[str, str]]:
-        """Each file, and the directory that its imports begin at."""
+        """Each file, and the directory from which its package is imported."""
         left: list[tuple[str, str | None]] = [(self.top, None)]
         while left:
             directory, root_above = left.pop()
@@ -106,7 +106,7 @@ class _Walk:
             names = {entry.name for entry in entries}
             if "pyvenv.cfg" in names and directory != self.top:
                 continue
-            # What is inside a package is of it, also without a file that says so.
+            # A directory inside a package belongs to that package, even without an __init__.py.
             root = self._root(directory, root_above) if INIT in names else root_above
             for entry in entries:
                 if entry.name.endswith(ENDINGS) and self._is_ours(entry):
@@ -121,8 +121,8 @@ class _Walk:
         return root_above or os.path.dirname(directory)
 
     def _is_ours(self, entry: os.DirEntry[str]) -> bool:
-        """Whether to read it. What looks like a file of Python and is none is not left out in silence."""
-        if entry.name.startswith(".#"):  # an editor's lock: a link to nowhere
+        """Whether to read it. A Python file name that is not a readable file is reported."""
+        if entry.name.startswith(".#"):  # an editor's lock file, which is a broken link
             return False
         try:
             if entry.is_dir() or self.is_excluded(entry.path):
@@ -163,10 +163,10 @@ def _module_name(file: str, root: str) -> str:
 
 
 def _name_modules(found_files: Sequence[_FoundFile], shown: Shown) -> Iterator[Place]:
-    """Gives every module a name of its own.
+    """Give each module a unique name.
 
-    Two directories may each have a package of the same name, as in a repository of several services.
-    Then all of the second one is called something else, and so are the imports of those beside it.
+    Two directories may contain packages of the same name, as in a repository of several services. Then the
+    second package gets another name, and imports from the files beside it are changed to match.
     """
     together: dict[tuple[str, str], list[_FoundFile]] = {}
     for each in found_files:
@@ -179,7 +179,7 @@ def _name_modules(found_files: Sequence[_FoundFile], shown: Shown) -> Iterator[P
         if any(each.module in taken for each in members):
             name = names.new(top)
             aliases.setdefault(root, []).append((top, name))
-        # A package comes before a file of the same name, as it does for `import`.
+        # As for `import`, a package takes precedence over a file of the same name.
         for each in sorted(members, key=lambda each: not each.is_package):
             called[each.where] = taken.new(f"{name}{each.module.removeprefix(top)}")
     for each in found_files:
@@ -193,7 +193,7 @@ def _name_modules(found_files: Sequence[_FoundFile], shown: Shown) -> Iterator[P
 
 
 class _UniqueNames:
-    """Names of which none is given twice."""
+    """Makes unique names by adding a number."""
 
     def __init__(self, taken: set[str]) -> None:
         self._taken = taken

@@ -1,4 +1,4 @@
-"""The whole of it: find the files, read each once, judge them together, and say what is left to tell."""
+"""Runs an audit: finds the files, reads each once, judges them together and makes the report."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from agentapp.audit.options import UNREADABLE, Options
 from agentapp.audit.reading import File, Unreadable, open_file, read
 from agentapp.audit.suppressions import Comments, apply_comments, find_comments
 
-Progress = Callable[[int, int], None]  # files read, of how many
+Progress = Callable[[int, int], None]  # the number of files read, and of all files
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    files: int  # that were looked at
+    files: int  # the number of files that were found
     findings: tuple[Finding, ...]
     suppressed: int
-    excused: int  # by the baseline
-    without: tuple[str, ...]  # directories that were named and have no Python in them
-    sources: Mapping[str, bytes]  # of the files that have findings
+    excused: int  # the number of findings that are in the baseline
+    without: tuple[str, ...]  # named directories that contain no Python files
+    sources: Mapping[str, bytes]  # the contents of files that have findings
 
     @property
     def unread(self) -> int:
@@ -48,7 +48,10 @@ def audit(
     progress: Progress,
     kept_in: Path | None = None,
 ) -> Report:
-    """Raises `Unusable`. ``kept_in`` is where verdicts on whole trees are kept for the next time."""
+    """Run the audit. Raises `Unusable`.
+
+    ``excused`` is the baseline and ``kept_in`` the directory of the cache; None means no cache.
+    """
     found = find(paths, options.is_excluded)
     unreadable = list(found.unreadable)
     files: list[File] = []
@@ -86,7 +89,7 @@ def audit(
 
 
 def _find_hazards(modules: Iterable[Module]) -> list[Hazard]:
-    """A program that is too much is said to be, and does not look like one with findings."""
+    """Judge the modules. Raises `Unusable` if the names of the program are nested too deeply."""
     try:
         return hazards_in(modules)
     except RecursionError:
@@ -95,7 +98,7 @@ def _find_hazards(modules: Iterable[Module]) -> list[Hazard]:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """On the files as they are, whatever is suppressed or configured."""
+    """The result for a tree of files, before suppressions and options are applied."""
 
     hazards: tuple[Hazard, ...]
     unreadable: tuple[tuple[str, int, str], ...]
@@ -135,8 +138,10 @@ def _judge(files: Sequence[File], progress: Progress) -> Verdict:
 
 @contextmanager
 def _without_garbage_collection() -> Iterator[None]:
-    """Millions of small objects are made and none of them is in a circle: looking for some takes longer than
-    all the rest.
+    """Turn the garbage collector off.
+
+    The analysis makes millions of small objects without reference cycles. Searching them for cycles would
+    take longer than the analysis.
     """
     was_on = gc.isenabled()
     gc.disable()
@@ -155,7 +160,7 @@ def _to_findings(hazards: Iterable[Hazard], options: Options) -> Iterable[Findin
 
 
 def _rename_imports(module: Module, aliases: Mapping[str, str]) -> Module:
-    """Its imports lead to the packages beside it, not to others of the same name."""
+    """Make its imports refer to the packages beside it, not to others of the same name."""
 
     def moved(name: str) -> str:
         top, dot, rest = name.partition(".")

@@ -1,8 +1,8 @@
-"""Pass one: reads a file and says what it defines and what its functions do. Nothing is imported or run.
+"""Pass one: extracts from one file what it defines and what its functions do. Nothing is imported or run.
 
-`Scope` goes through the statements of a function, and knows where its names come from. What one kind of
-statement or expression means is said by a function of its own, in the file for its kind; the tables here
-join them. A file imports only from rows below its own::
+`Scope` goes through the statements of a function and tracks where its variables come from. Each kind of
+statement or expression has a handler function; the tables here map node types to handlers. A module of this
+package imports only from rows below its own::
 
     calls  definitions  branches  expressions  locks  imports
     assignments  builtin_calls
@@ -33,7 +33,8 @@ from agentapp.audit.extract.names import collect_names
 from agentapp.audit.extract.scope import Expressions, Reading, Scope, Statements
 from agentapp.audit.facts import MODULE, Function, Module
 
-# Only for locks, caches, and what tells who is calling does it matter who reads. Not for blocks and clocks.
+# Reads matter only for locks, caches and objects of the current caller. Files without any of these words
+# need no reads, which saves time. The words are chosen so that "block" and "clock" do not match.
 _READ_FOR = (
     *(b"_lock", b"Lock", b" lock", b".lock", b"emaphore", b"Condition(", b"utex"),
     *(b"lru_cache", b"@cache", b".cache\n", b"@memo"),
@@ -42,7 +43,7 @@ _READ_FOR = (
 
 
 def extract(source: bytes, name: str, path: str, *, is_package: bool = False) -> Module:
-    """Raises `SyntaxError` or `ValueError` if that is no Python."""
+    """Extract the facts of one module. Raises `SyntaxError` or `ValueError` if it is not Python."""
     tree = ast.parse(source)
     module = Module(name, path, is_package)
     reading = Reading(
@@ -58,7 +59,7 @@ def extract(source: bytes, name: str, path: str, *, is_package: bool = False) ->
     return module
 
 
-# Of what is in neither table, the parts are evaluated, and the value is a new one.
+# For a node type that is in neither table, the parts are evaluated and the result counts as a new object.
 _STATEMENTS: Final[Statements] = MappingProxyType(
     {
         ast.FunctionDef: definitions.define,

@@ -1,4 +1,4 @@
-"""Binding names, attributes and items to something, and deleting them."""
+"""Handlers for assignments to names, attributes and items, and for ``del``."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def delete(scope: Scope, node: ast.Delete) -> None:
 
 
 def bind_elements(scope: Scope, target: ast.expr, paths: Paths) -> None:
-    """The target of a loop over something."""
+    """Bind the target of a loop to the elements of what is looped over."""
     if any("~" in path for path in paths):
         add_target_names(target, scope.copied_names)
     bind(scope, target, element_paths(paths), "?")
@@ -83,7 +83,7 @@ def bind(
     *,
     annotated: ast.expr | None = None,
 ) -> None:
-    """``node`` is the right side, if it is known: a tuple there is taken apart with the target."""
+    """Bind a target. ``node`` is the right side, if known: its tuple is unpacked together with the target."""
     match target:
         case ast.Name(id=name):
             bind_name(scope, name, paths, value, target.lineno, annotated)
@@ -141,10 +141,10 @@ def _part_paths(path: str, n: int) -> Paths:
 
 
 def _note_kept_functions(scope: Scope, paths: Paths) -> None:
-    """A function that is put into an object: whoever has that may call it."""
+    """A function that is stored in an object may be called later by any code that has the object."""
     scope.mentions.update(path for path in paths if path[0] in "df")
 
 
 def _are_new_objects(paths: Paths) -> bool:
-    """Nothing but copies and new containers. What is fresh is none the worse."""
+    """Whether all paths are copies or new containers. True if there are none: then the object is new."""
     return all(map(is_new_object, paths))

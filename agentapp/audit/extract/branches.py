@@ -1,4 +1,4 @@
-"""Statements that may run or not: what a variable may be afterwards, and what was asked before."""
+"""Handlers for ``if``, loops, ``match`` and ``try``: merged variables, and checks made before a write."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def if_(scope: Scope, node: ast.If) -> None:
     flags = [path for path in _find_flags(scope, node.test) if path.startswith("s|.")]
     _run_branches(scope, node.body, node.orelse, only_if=flags)
     del scope.checks[start:end]
-    if present and _exits(node.body):  # so what follows only runs if it was not there
+    if present and _exits(node.body):  # The code after the ``if`` only runs if the object was missing.
         scope.checks += [(path, under) for path in present]
 
 
@@ -64,7 +64,7 @@ def try_(scope: Scope, node: ast.Try) -> None:
 
 
 def _find_flags(scope: Scope, test: ast.expr) -> Paths:
-    """What must be true for the body to run: ``if self.debug and x:``."""
+    """The attributes that must be true for the body to run, as in ``if self.debug and x:``."""
     match test:
         case ast.Attribute():
             return peek_paths(scope, test)
@@ -76,9 +76,10 @@ def _find_flags(scope: Scope, test: ast.expr) -> Paths:
 
 
 def _run_branches(scope: Scope, *bodies: list[ast.stmt], only_if: Sequence[str] = ()) -> None:
-    """Whichever of them ran: afterwards a variable may be what any of them made of it.
+    """Run each body on its own copy of the variables, then merge the results.
 
-    A lock is held if all of them left it so. The first only runs if those are true.
+    After the branches, a lock is held if it is held at the end of all of them. ``only_if`` applies to the
+    first body.
     """
     before, held = scope.env, list(scope.locks)
     after: list[dict[str, Paths]] = []
@@ -111,13 +112,13 @@ def _is_main(test: ast.expr) -> bool:
 
 
 def _run_main(scope: Scope, body: list[ast.stmt]) -> None:
-    """What only a script does is a function of its own."""
+    """The statements under ``if __name__ == "__main__"`` become a function of their own."""
     function = scope.reading.module.functions.setdefault(MAIN, Function(MAIN, body[0].lineno))
     Scope(scope.reading, function).run(body)
 
 
 def _find_checks(scope: Scope, test: ast.expr) -> tuple[Paths, Paths]:
-    """What is known to be missing if this is true, and what is known to be there."""
+    """The objects that are missing if the test is true, and the objects that exist then."""
     match test:
         case ast.Compare(left=left, ops=[ast.Is() | ast.Eq()], comparators=[ast.Constant(value=None)]):
             return find_paths(scope, left), FRESH

@@ -1,4 +1,4 @@
-"""Calls of Python's own functions: those that write, read, copy or hand out an object that they are given."""
+"""Handlers for calls of builtin functions that write, read, copy or return their arguments."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from agentapp.audit.facts import Call, join_path
 
 
 def call_builtin(scope: Scope, node: ast.Call) -> Paths:
-    """Its arguments are passed on, its result is new. Also for one that is called in an unknown way."""
+    """The default for builtins: the arguments are evaluated and the result is a new object."""
     pass_arguments(scope, node)
     return FRESH
 
@@ -96,7 +96,7 @@ def _next(scope: Scope, node: ast.Call) -> Paths:
 
 
 def _one_of(scope: Scope, node: ast.Call) -> Paths:
-    """``max(many)``, ``max(one, other)``."""
+    """``max(items)`` returns an element of its argument, ``max(a, b)`` one of its arguments."""
     given = [path for where, path in pass_arguments(scope, node) if where.isdigit()]
     return element_paths(limit_paths(given)) if len(node.args) == 1 else limit_paths(given)
 
@@ -106,7 +106,7 @@ def _copy(scope: Scope, node: ast.Call) -> Paths:
 
 
 def _enumerate(scope: Scope, node: ast.Call) -> Paths:
-    """Pairs, with what is in it in the second place."""
+    """Pairs whose second item is an element of the argument."""
     return limit_paths(pair_path(path, 1) for where, path in pass_arguments(scope, node) if where == "0")
 
 

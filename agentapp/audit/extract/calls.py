@@ -1,4 +1,4 @@
-"""Calls: what is called with what, and where the result comes from."""
+"""The handler for calls: the function, its arguments, and the paths of its result."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from agentapp.audit.extract.scope import Scope
 from agentapp.audit.facts import STEP, Call, join_path
 
 _READING_METHODS = frozenset({"get", "items", "keys", "values", "copy", "index", "count"})
-_ELEMENT_METHODS = frozenset({"get", "setdefault", "__getitem__"})  # not `pop`: who took it out has it alone
+_ELEMENT_METHODS = frozenset(
+    {"get", "setdefault", "__getitem__"}
+)  # Not `pop`: it removes the element, so the caller has it alone.
 _COPY_FUNCTIONS = frozenset(
     {
         "g:copy|.copy",
@@ -30,7 +32,7 @@ _NEW_FUNCTIONS = frozenset({"s|.__new__", "c|.__new__", "g:object|.__new__"})
 _CHOICE_FUNCTIONS = frozenset({"g:random|.choice", "g:choice", "g:secrets|.choice"})
 _CAST_FUNCTIONS = frozenset({"g:cast", "g:typing|.cast"})
 _LOCK_METHODS = frozenset({".acquire", ".release", ".enter_context", ".enter_async_context"})
-# The last step of all those whose result is known to be something else than the result of a call.
+# The last steps of all callees whose result `_special_results` knows.
 _SPECIAL_STEPS = frozenset(
     {
         *(path.rpartition(STEP)[2] for path in _COPY_FUNCTIONS),
@@ -49,7 +51,7 @@ _SPECIAL_STEPS = frozenset(
 
 def call(scope: Scope, node: ast.Call) -> Paths:
     function, line = node.func, node.lineno
-    if isinstance(function, ast.Name) and not scope.is_not_builtin(function.id):
+    if isinstance(function, ast.Name) and scope.is_builtin(function.id):
         return BUILTINS.get(function.id, call_builtin)(scope, node)
     callees = find_paths(scope, function)
     args = pass_arguments(scope, node)
@@ -73,22 +75,22 @@ def call(scope: Scope, node: ast.Call) -> Paths:
 
 
 def _acquire_or_release(scope: Scope, method: str, base: str, args: tuple[tuple[str, str], ...]) -> None:
-    """Held from here on, as if it were always given: whoever does not get it had better not go on."""
+    """Track ``acquire`` and ``release``. An ``acquire`` is assumed to succeed."""
     if method == ".acquire":
         scope.locks.append(base)
-    elif method != ".release":  # an exit stack enters what it is given
+    elif method != ".release":  # An exit stack enters its argument.
         scope.locks += [path for _, path in args[:1]]
     elif base in scope.locks:
         scope.locks.remove(base)
 
 
 def _replaces_content(keyword: ast.keyword) -> bool:
-    """``replace(x, tags=list(x.tags))``, ``x.model_copy(deep=True)``: what can be changed is new."""
+    """Whether the copy gets new content: ``replace(x, tags=list(x.tags))``, ``x.model_copy(deep=True)``."""
     return keyword.arg == "deep" or isinstance(keyword.value, ast.Call | ast.List | ast.Dict | ast.Set)
 
 
 def _special_results(callee: str, base: str, last: str, args: tuple[tuple[str, str], ...]) -> list[str]:
-    """The results of copies, casts and `__new__`, and of methods that give what is in a container."""
+    """The paths of the result of copies, casts, `__new__` and methods that return an element."""
     if callee in _COPY_FUNCTIONS:
         return copy_paths(path for _, path in args[:1])
     if base and last[1:] in _ELEMENT_METHODS:

@@ -1,4 +1,4 @@
-"""Names, attributes and items: where an object comes from that is reached by them."""
+"""Handlers for names, attributes and items: the paths of the object that they lead to."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from agentapp.audit.extract.scope import Scope
 
 
 def find_paths(scope: Scope, node: ast.expr) -> Paths:
-    """Like `Scope.eval`, but without noting that the name, attribute or item was read."""
-    kind = type(node)  # these are what most of a program is made of
+    """Like `Scope.eval`, but does not record that the name, attribute or item was read."""
+    kind = type(node)  # Names are the most frequent nodes, so they are tested first.
     if kind is ast.Name:
         return scope.look_up(node.id)  # type: ignore[attr-defined]
     if isinstance(node, ast.Attribute):
@@ -37,7 +37,7 @@ def _subscript_paths(paths: Paths, key: ast.expr) -> Paths:
 
 
 def _is_replaced_item(scope: Scope, node: ast.Subscript) -> bool:
-    """Whether that item of a copy was replaced by something that is fresh."""
+    """Whether this item of a copy was replaced by a new object before."""
     base, key = node.value, node.slice
     return (
         isinstance(base, ast.Name)
@@ -47,7 +47,7 @@ def _is_replaced_item(scope: Scope, node: ast.Subscript) -> bool:
 
 
 def read_paths(scope: Scope, node: ast.expr) -> Paths:
-    """The same, and it is noted that it was read."""
+    """Like `find_paths`, and record the read."""
     paths = find_paths(scope, node)
     if paths and scope.reading.with_reads:
         root: Any = node
@@ -59,12 +59,12 @@ def read_paths(scope: Scope, node: ast.expr) -> Paths:
 
 
 def _is_taken_out(scope: Scope, name: str) -> bool:
-    """A variable for a copy, or for something that was in a container: that one is not read again."""
+    """Whether the variable holds a copy or an element: using it does not read the container again."""
     return name in scope.copied_names or any("[]" in path for path in scope.env.get(name, FRESH))
 
 
 def peek_paths(scope: Scope, node: ast.expr) -> Paths:
-    """Without noting anything: it was evaluated already."""
+    """The paths of an expression that was evaluated before: records nothing."""
     match node:
         case ast.Name(id=name):
             return scope.look_up(name)

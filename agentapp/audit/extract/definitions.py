@@ -1,4 +1,4 @@
-"""Functions, lambdas and classes: what is known of them when they are defined, and what is inside them."""
+"""Handlers for definitions of functions, lambdas and classes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from agentapp.audit.extract.values import describe_defaults
 from agentapp.audit.facts import Class, Function
 
 _Callable = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
-_CLASS_METHODS = frozenset({"__new__", "__init_subclass__", "__class_getitem__"})  # they are given the class
+_CLASS_METHODS = frozenset(
+    {"__new__", "__init_subclass__", "__class_getitem__"}
+)  # Their first parameter is the class.
 
 
 def define(scope: Scope, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
@@ -36,7 +38,7 @@ def define(scope: Scope, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
 
 
 def lambda_(scope: Scope, node: ast.Lambda) -> Paths:
-    """Thought to be called where it is, so under the same locks."""
+    """A lambda is assumed to be called where it is written, so under the same locks."""
     inner = _open_scope(scope, node, f"<lambda:{node.lineno}:{node.col_offset}>")
     inner.locks = list(scope.locks)
     inner.returns.update(inner.eval(node.body))
@@ -67,15 +69,15 @@ def define_class(scope: Scope, node: ast.ClassDef) -> None:
 
 
 def _find_reference(scope: Scope, node: ast.expr) -> str:
-    """A decorator or base: ``PATH`` or ``PATH|()``; ``?`` if it is something else."""
-    if isinstance(node, ast.Name) and not scope.is_not_builtin(node.id):
+    """The path of a decorator or base class, or ``?`` if it has none."""
+    if isinstance(node, ast.Name) and scope.is_builtin(node.id):
         return f"g:{node.id}"
     paths = scope.eval(node)
     return paths[0] if paths else "?"
 
 
 def _open_scope(scope: Scope, node: _Callable, called: str, decorators: tuple[str, ...] = ()) -> Scope:
-    """The scope of a function that is defined here, before its body: it knows only its parameters."""
+    """Make the scope of a function that is defined here. It contains only the parameters yet."""
     function, args = _make_function(scope, node, called, decorators), node.args
     scope.reading.module.functions[function.name] = function
     inner = Scope(scope.reading, function, scope.enclosing())
@@ -107,6 +109,6 @@ def _make_function(scope: Scope, node: _Callable, called: str, decorators: tuple
 
 
 def _unique_name(scope: Scope, called: str, line: int) -> str:
-    """Overloads, setters of properties and branches of an ``if`` define a function of the same name."""
+    """Overloads, property setters and branches of an ``if`` may define several functions of one name."""
     name = scope.inner_name(called)
     return f"{name}@{line}" if name in scope.reading.module.functions else name

@@ -1,4 +1,4 @@
-"""Parameters for which a framework calls a function: ``Depends(f)``, as a default or as an annotation."""
+"""Parameters that a framework fills by calling a function: ``Depends(f)``, as default or annotation."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from agentapp.audit.facts import INJECTED
 
 
 def find_dependencies(scope: Scope, args: ast.arguments) -> Iterator[tuple[str, Paths]]:
-    """Those parameters, each with what it is given."""
+    """The parameters with a dependency, each with the paths of the object that it gets."""
     positional = [*args.posonlyargs, *args.args]
     defaults = [None] * (len(positional) - len(args.defaults)) + args.defaults
     for arg, default in [
@@ -26,7 +26,7 @@ def find_dependencies(scope: Scope, args: ast.arguments) -> Iterator[tuple[str, 
 
 
 def find_dependency(scope: Scope, node: ast.expr | None) -> Paths:
-    """Also inside ``Annotated[...]``, and behind a name that the module gave to such an annotation."""
+    """Also inside ``Annotated[...]``, and through a module-level name for such an annotation."""
     match node:
         case ast.Call(func=ast.Name(id="Depends") | ast.Attribute(attr="Depends"), args=[inner, *_]):
             return add_steps(peek_paths(scope, inner), "()", INJECTED)

@@ -1,4 +1,4 @@
-"""Expressions that are made of others: which of them their value may be, if it is not a new one."""
+"""Handlers for compound expressions: the paths of their result, or none if it is a new object."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def conditional(scope: Scope, node: ast.IfExp) -> Paths:
 
 
 def boolean(scope: Scope, node: ast.BoolOp) -> Paths:
-    """``given or {}`` is never the default of ``given``, if that is an empty container."""
+    """If the default of ``given`` is an empty container, ``given or {}`` never returns that default."""
     found = [path for value in node.values for path in scope.eval(value)]
     first = node.values[0]
     if isinstance(node.op, ast.Or) and isinstance(first, ast.Name) and _has_empty_default(scope, first.id):
@@ -56,7 +56,7 @@ def _has_empty_default(scope: Scope, name: str) -> bool:
 
 
 def display(scope: Scope, node: ast.List | ast.Tuple | ast.Set) -> Paths:
-    """A new container. What is spread into it is copied; what is put into it is passed on."""
+    """A new container. A starred part is copied into it; other parts are passed on."""
     spread: list[str] = []
     parts: list[Paths] = []
     for part in node.elts:
@@ -79,7 +79,7 @@ def dict_display(scope: Scope, node: ast.Dict) -> Paths:
 
 
 def comprehension(scope: Scope, node: ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp) -> Paths:
-    """A new container, or a generator, with these values."""
+    """A new container or generator with the values of the comprehension."""
     before = scope.env
     scope.env = dict(before)
     for generator in node.generators:
@@ -96,7 +96,7 @@ def comprehension(scope: Scope, node: ast.ListComp | ast.SetComp | ast.DictComp 
 def _generate(scope: Scope, node: ast.comprehension) -> None:
     paths = scope.eval(node.iter)
     saved = scope.is_module, scope.class_
-    scope.is_module, scope.class_ = False, None  # its variables are its own, not the module's or class's
+    scope.is_module, scope.class_ = False, None  # A comprehension has its own scope.
     bind_elements(scope, node.target, paths)
     scope.is_module, scope.class_ = saved
     for test in node.ifs:

@@ -1,4 +1,4 @@
-"""Imports: what a name stands for in another module. Those inside a function are that function's own."""
+"""Handlers for imports. A name that is imported inside a function is local to that function."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def import_from(scope: Scope, node: ast.ImportFrom) -> None:
 
 
 def _absolute(module: Module, node: ast.ImportFrom) -> str:
-    """The module it is from; as far up as there are packages, if there are more dots than those."""
+    """The absolute name of the module. Too many leading dots lead to the top-level package."""
     base = node.module or ""
     if not node.level:
         return base

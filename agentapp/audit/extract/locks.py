@@ -1,4 +1,4 @@
-"""Which locks are held in the body of a ``with``."""
+"""The handler for ``with``: which locks are held in its body."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _CONTEXT_METHODS = MappingProxyType(
 
 
 def with_(scope: Scope, node: ast.With | ast.AsyncWith) -> None:
-    """Whatever is entered counts: whether it is a lock is judged later, when more is known."""
+    """Every context manager is recorded as a possible lock; pass two decides whether it is one."""
     count = len(scope.locks)
     entering = _CONTEXT_METHODS[type(node)]
     for item in node.items:

@@ -1,4 +1,4 @@
-"""Which names a block of statements binds, found before anything in it is followed."""
+"""Collects the names that a block of statements binds, before the statements are analysed."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ class Names(NamedTuple):
 
 
 def collect_names(body: Iterable[ast.stmt]) -> Names:
-    """Every name that is bound in these statements, but not inside functions and classes among them.
+    """The names that these statements bind, not counting those inside nested functions and classes.
 
-    One that is declared global or nonlocal is in ``bound`` all the same, if it is bound here.
+    ``bound`` also contains names that are declared global or nonlocal.
     """
     names = Names(set(), set(), set())
     left: list[Any] = list(body)
@@ -33,7 +33,7 @@ def collect_names(body: Iterable[ast.stmt]) -> Names:
 
 
 def add_target_names(node: ast.expr, found: set[str]) -> None:
-    """Adds the names that are bound by assigning to this."""
+    """Add the names that an assignment to ``node`` binds to ``found``."""
     if isinstance(node, ast.Name):
         found.add(node.id)
     elif isinstance(node, ast.Tuple | ast.List):
@@ -44,7 +44,7 @@ def add_target_names(node: ast.expr, found: set[str]) -> None:
 
 
 def captured_names(pattern: ast.pattern) -> Iterator[str]:
-    """The names that are bound if something matches this."""
+    """The names that a match pattern binds."""
     for part in ast.walk(pattern):
         if isinstance(part, ast.MatchAs | ast.MatchStar) and part.name:
             yield part.name

@@ -1,4 +1,7 @@
-"""What is passed on, to a caller or into a call: if it is a function, somebody else may call it."""
+"""Objects that leave a function: as arguments, return values or yielded values.
+
+A function that leaves may be called later by other code.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,7 @@ _PLACE = re.compile(r"\^\d+$")
 
 
 def pass_on(scope: Scope, node: ast.expr) -> Paths:
+    """Evaluate an expression, and record that its object is passed on."""
     paths = scope.eval(node)
     for path in paths:
         if path[0] in "gdfs" and path[-1] not in "]~^" and not _PLACE.search(path):
@@ -20,7 +24,7 @@ def pass_on(scope: Scope, node: ast.expr) -> Paths:
 
 
 def pass_arguments(scope: Scope, node: ast.Call) -> tuple[tuple[str, str], ...]:
-    """Of those that are not fresh: position or name, and path."""
+    """Evaluate the arguments: position or name, and path, of those that are not new objects."""
     found: list[tuple[str, str]] = []
     for n, arg in enumerate(node.args):
         if type(arg) is ast.Constant:
@@ -41,7 +45,7 @@ def return_(scope: Scope, node: ast.Return) -> None:
 
 
 def yield_(scope: Scope, node: ast.Yield | ast.YieldFrom) -> Paths:
-    """Whoever asks for the next, or enters it as a context, gets that. What comes back is not known."""
+    """Yielded objects count as returned. The object that ``send`` passes in is not known."""
     scope.function.yields = True
     scope.function.yielded_under = tuple(scope.locks)
     if node.value is not None:

@@ -1,4 +1,4 @@
-"""The texts that facts are made of: how paths grow, and how many are kept."""
+"""Functions on paths, the texts that are described in `agentapp.audit.facts`."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ from typing import Final
 
 from agentapp.audit.facts import STEP, join_path
 
-Paths = tuple[str, ...]  # where one object may come from
-FRESH: Final[Paths] = ()  # from nowhere: it is new, and nobody else has it
+Paths = tuple[str, ...]  # the alternative paths of one object
+FRESH: Final[Paths] = ()  # the paths of a new object, which nothing else refers to
 OWN_MODULE: Final[Paths] = ("g:",)
-MAX_PATHS, MAX_STEPS = 4, 7
+MAX_PATHS = 4  # for one object
+MAX_STEPS = 7  # in one path; longer paths are dropped
 
 
 def add_steps(paths: Paths, *steps: str) -> Paths:
-    """One that is too long already is left out."""
+    """Append steps to all paths. A path that is too long is dropped."""
     if not paths:
         return FRESH
     if len(paths) == 1 == len(steps):
@@ -23,11 +24,12 @@ def add_steps(paths: Paths, *steps: str) -> Paths:
 
 
 def limit_paths(paths: Iterable[str]) -> Paths:
+    """The first few different paths."""
     return tuple(dict.fromkeys(paths))[:MAX_PATHS]
 
 
 def element_path(path: str) -> str:
-    """What is in a copy is what is in the original; what is in a new container is what was put there."""
+    """The path of an element. A copy has the elements of its original; a new container those put into it."""
     base, _, last = path.rpartition(STEP)
     if last == "~" and base:
         return element_path(base)
@@ -37,13 +39,16 @@ def element_path(path: str) -> str:
 
 
 def item_paths(path: str, index: object) -> Paths:
-    """The same for one item: of what was put into several places only what is at that one."""
+    """The paths of the item at one index. Of a new tuple, only the object that was put at that index."""
     last = path.rpartition(STEP)[2]
     return (element_path(path),) if last[0] != "^" or last in ("^", f"^{index}") else FRESH
 
 
 def container_paths(parts: Iterable[Paths], *, in_places: bool = False) -> Paths:
-    """A new container with these in it. Of a tuple, or if nothing is known of some, their places matter."""
+    """The paths of a new container with these parts.
+
+    The index of each part is kept for a tuple, and if a part is a new object.
+    """
     found = list(parts)
     in_places = in_places or not all(found)
     return limit_paths(
@@ -52,7 +57,7 @@ def container_paths(parts: Iterable[Paths], *, in_places: bool = False) -> Paths
 
 
 def pair_path(path: str, place: int) -> str:
-    """A new container of tuples that have in this place what is in that."""
+    """The path of a new container of tuples that hold an element of ``path`` at index ``place``."""
     return join_path(element_path(path), f"^{place}", "^")
 
 
@@ -65,12 +70,12 @@ def copy_paths(paths: Iterable[str]) -> list[str]:
 
 
 def class_paths(paths: Paths) -> Paths:
-    """The classes of these objects: that of a method's own object has a root of its own."""
+    """The paths of the classes of these objects; the class of ``self`` is the root ``c``."""
     return tuple("c" if path == "s" else join_path(path, ".__class__") for path in paths)
 
 
 def merge_variables(envs: list[dict[str, Paths]]) -> dict[str, Paths]:
-    """A variable may be what it is in any of them."""
+    """Merge the variables of several branches."""
     found = dict(envs[0])
     for env in envs[1:]:
         for name, paths in env.items():
@@ -80,5 +85,5 @@ def merge_variables(envs: list[dict[str, Paths]]) -> dict[str, Paths]:
 
 
 def is_about(asked: str, path: str) -> bool:
-    """Whether it was asked for that object, or whether something was in it."""
+    """Whether the checked path is that of the object, of a part of it, or of what contains it."""
     return path == asked or asked.startswith(path + STEP) or path.startswith(asked + STEP)

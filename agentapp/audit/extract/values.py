@@ -1,4 +1,4 @@
-"""What an expression makes, as a fact's value: whether it is changeable, and what it was made by."""
+"""Describes what an expression produces, as a *value* (see `agentapp.audit.facts`)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _MUTABLE_BUILTINS = frozenset({"list", "dict", "set", "bytearray"})
 
 
 def describe_value(scope: Scope, node: ast.expr) -> str:
-    """Notes nothing: the expression was evaluated already."""
+    """The value of an expression that was evaluated before: records nothing."""
     match node:
         case ast.Constant(value=None):
             return "N"
@@ -30,7 +30,7 @@ def describe_value(scope: Scope, node: ast.expr) -> str:
             return _describe_call(scope, node)
         case ast.Name() | ast.Attribute() | ast.Subscript():
             paths = peek_paths(scope, node)
-            if paths and paths[0].endswith("|()"):  # a variable for something that was just made
+            if paths and paths[0].endswith("|()"):  # a variable that holds the result of a call
                 return f"C:{paths[0].removesuffix('|()')}"
             return f"P:{paths[0]}" if paths else "?"
         case ast.IfExp(body=one, orelse=other):
@@ -59,7 +59,7 @@ def _describe_call(scope: Scope, node: ast.Call) -> str:
 
 
 def _admits_several(semaphore: ast.Call) -> bool:
-    """Whether it lets in several at once, and so keeps nobody from anything."""
+    """Whether the semaphore admits several threads at once, and so does not work as a lock."""
     match semaphore.args:
         case [ast.Constant(value=1)] | []:
             return False
@@ -67,14 +67,14 @@ def _admits_several(semaphore: ast.Call) -> bool:
 
 
 def _describe_factory_result(scope: Scope, factory: ast.expr) -> str:
-    """The value that calling it gives."""
+    """The value that calling the factory returns."""
     if isinstance(factory, ast.Lambda):
         return describe_value(scope, factory.body)
     return _describe_call(scope, ast.Call(factory, [], []))
 
 
 def describe_defaults(scope: Scope, args: ast.arguments) -> dict[str, str]:
-    """By parameter, the values that all calls share and that matter: what may be changed, what is false."""
+    """The defaults that matter later, by parameter: those that may be mutable, and false constants."""
     positional = [*args.posonlyargs, *args.args]
     given = [
         *zip(positional[len(positional) - len(args.defaults) :], args.defaults, strict=True),

@@ -1,4 +1,6 @@
-"""Pass two: which objects outlive a request, which writes to them it can reach, and whether that is safe."""
+"""Pass two: finds the objects that outlive a request, the writes to them that a request can reach, and
+whether these writes are safe.
+"""
 
 from __future__ import annotations
 
@@ -29,6 +31,7 @@ __all__ = ["Hazard", "hazards_in"]
 
 
 def hazards_in(modules: Iterable[Module]) -> list[Hazard]:
+    """Judge all modules of a program together."""
     program = Program(modules)
     calls, makers = Calls(program), Makers(program)
     reach = Reach(program, calls)
@@ -42,5 +45,5 @@ def hazards_in(modules: Iterable[Module]) -> list[Hazard]:
     verdicts = Verdicts(program, locks, Reads(program, reach))
     found = [*Caches(program, reach, makers).hazards(), *Hooks(program, calls, makers).hazards()]
     for shared in accesses.gather():
-        found += verdicts.of(shared)
+        found += verdicts.judge(shared)
     return group(set(found))

@@ -1,4 +1,4 @@
-"""Gathers every change, reachable by a request, of something that outlives it."""
+"""Collects all writes to shared objects that a request can reach."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Accesses:
                 self._note_known_call(module, function, call)
 
     def _collect_deferred(self, module: Module, function: Function) -> None:
-        """What is only begun at import: generators, and functions that are bound to arguments."""
+        """Calls at import whose body runs later: generators, and functions bound by ``partial``."""
         for call in function.calls:
             target = self._program.resolve(module.name, call.path)
             is_partial = target.kind == "ext" and target.name.rpartition(".")[2] == "partial"
@@ -86,7 +86,7 @@ class Accesses:
             self._add(violation, module, function, write, locks)
 
     def _note_arguments(self, module: Module, function: Function, call: Call) -> None:
-        """The call is given something that outlives requests, and changes it."""
+        """Record the shared objects that are passed to the call and changed by it."""
         owner = self._program.owner_of(module, function)
         for argument, change in self._params.changes(module, function, call):
             if argument[0] == "p" and not is_application(argument):
@@ -108,7 +108,7 @@ class Accesses:
                 self._add(violation, at, facts, write, locks)
 
     def _note_known_call(self, module: Module, function: Function, call: Call) -> None:
-        """Functions that change the process, and methods of what is known to keep a state."""
+        """Record calls that change the process, a logger, or an object of a class known to be stateful."""
         target = self._program.resolve(module.name, call.path)
         if target.kind == "ext" and target.name in PROCESS_WIDE_CALLS:
             violation = Violation("ISO014", ("ext", target.name), f"`{target.name}`", module.name, call.line)

@@ -1,4 +1,4 @@
-"""Cached functions whose results belong to one caller and are given to all."""
+"""Cached functions whose result depends on the caller, but is returned to all callers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from agentapp.audit.judge.reach import Reach
 from agentapp.audit.judge.targets import Target
 from agentapp.audit.known_names import CACHE_DECORATORS, CALLER_NAMES, THREAD_LOCAL_CLASSES
 
-MAX_CALL_DEPTH = 3
+MAX_CALL_DEPTH = 3  # how many calls are followed from the cached function
 
 
 class Caches:
@@ -50,7 +50,7 @@ class Caches:
         return False
 
     def _is_context_value(self, target: Target) -> bool:
-        """What a context variable or a thread-local has is the caller's."""
+        """The content of a context variable or a thread-local depends on the caller."""
         if target.kind != "var" or not target.steps:
             return False
         return THREAD_LOCAL_CLASSES.search(self._makers.of_variable(target)) is not None

@@ -1,4 +1,4 @@
-"""Who calls whom, as far as the paths say."""
+"""The call graph, as far as the paths of the calls can be resolved."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Calls:
 
     @cached_property
     def callers(self) -> dict[Id, list[tuple[Id, tuple[str, ...]]]]:
-        """Of every function: who calls it, and which locks that one holds then."""
+        """The callers of each function, each with the locks that it holds at the call."""
         found: dict[Id, list[tuple[Id, tuple[str, ...]]]] = defaultdict(list)
         for module, function in self._program.functions():
             me = module.name, function.name
@@ -41,7 +41,10 @@ class Calls:
         return found
 
     def _callees_of_decorator(self, module: str, decorator: str, owner: str) -> Iterator[Id]:
-        """What runs when a decorator is put on something: of a class with arguments, its ``__call__`` too."""
+        """The functions that run when a decorator is applied.
+
+        A decorator class with arguments is made and then called, so its ``__call__`` runs too.
+        """
         path = decorator.removesuffix("|()")
         yield from self.callees(module, path, owner)
         target = self._program.resolve(module, path, owner)
@@ -54,7 +57,7 @@ class Calls:
         return [caller for caller, _ in self.callers.get(id, ())]
 
     def callees(self, module: str, path: str, owner: str) -> list[Id]:
-        """The functions of the program that are run when this is called."""
+        """The functions of the program that a call of this path runs."""
         key = (module, path, owner)
         known = self._called.get(key)
         if known is None:
@@ -80,9 +83,9 @@ class Calls:
 
     @cached_property
     def unresolved_methods(self) -> dict[str, list[Id]]:
-        """The names of methods that are called on something that is not known, not at import, and by whom.
+        """The callers of methods on unknown objects, by the name of the method, without calls at import.
 
-        Not of those that Python itself calls: there is always somebody who has one of these.
+        Special methods are left out: a call of them on some unknown object exists in every program.
         """
         found: dict[str, list[Id]] = defaultdict(list)
         for module, function in self._program.functions():
@@ -96,7 +99,7 @@ class Calls:
         return found
 
     def setters_of(self, attribute: str) -> list[Id]:
-        """Who assigns to an attribute of that name, of whatever object."""
+        """The functions that assign to an attribute of that name, on any object."""
         return self._setters.get(f".{attribute}", [])
 
     @cached_property
@@ -110,7 +113,7 @@ class Calls:
 
     @cached_property
     def passed_on(self) -> set[Id]:
-        """Functions that are passed on or kept: whoever has them may call them, at any time."""
+        """Functions that are passed on or stored: other code may call them at any time."""
         found = {
             self._program.function_at(module.name, path, function.owner)
             for module, function in self._program.functions()
@@ -120,7 +123,7 @@ class Calls:
 
     @cached_property
     def startup_functions(self) -> set[Id]:
-        """Functions that a framework is told to run once, before it serves or after."""
+        """Functions that are registered with a framework to run once at start-up or shutdown."""
         found = set()
         for module, function in self._program.functions():
             for call in function.calls:

@@ -1,4 +1,4 @@
-"""What a call changes: the object whose method it is, or what it is given."""
+"""The objects that a call changes, and a few questions about writes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def find_changed_object(call: Call) -> Write | None:
 
 
 def find_changed_argument(program: Program, module: Module, call: Call) -> Write | None:
-    """A function outside that changes what it is given."""
+    """The first argument, if the function is a library function that changes it."""
     if call.path[:2] == "g:" and call.args and call.args[0][0] == "0":
         target = program.resolve(module.name, call.path)
         if target.kind == "ext" and target.name in ARGUMENT_MUTATORS:
@@ -25,12 +25,12 @@ def find_changed_argument(program: Program, module: Module, call: Call) -> Write
 
 
 def keeps_task(function: Function, write: Write) -> bool:
-    """A set that keeps a background task alive until it is done, and is asked for nothing else."""
+    """Whether the write adds a background task to a set that only keeps it alive until it is done."""
     return write.value == "add" and any(call.path.endswith(".add_done_callback") for call in function.calls)
 
 
 def is_replaced(write: Write) -> bool:
-    """``alias += something``, of which nothing says that it is a list: numbers and texts are replaced."""
+    """``alias += x``, if ``x`` is not known to be a list: numbers and texts are replaced, not changed."""
     return write.how == "aug" and write.value != "M" and STEP in write.path
 
 

@@ -1,4 +1,4 @@
-"""The classes of a program: what they are made from, and what they and their instances have."""
+"""The classes of a program: their bases, methods and attributes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Classes:
         return id[0] in self._modules and id[1] in self._modules[id[0]].classes
 
     def bases(self, id: Id) -> list[Id]:
-        """The class and those it is made from, as far as they are in the program."""
+        """The class and its bases, as far as they are in the program."""
         known = self._bases.get(id)
         if known is not None:
             return known
@@ -45,7 +45,7 @@ class Classes:
         return found
 
     def outside_bases(self, id: Id) -> set[str]:
-        """The names of those that are not in the program."""
+        """The names of the bases that are not in the program."""
         targets = (
             self._resolve(at[0], base.split("|[]")[0]) for at in self.bases(id) for base in self[at].bases
         )
@@ -67,14 +67,14 @@ class Classes:
         return None
 
     def overridden(self, id: Id, name: str) -> list[Id]:
-        """The methods of that name in classes that are made from this one."""
+        """The methods of that name in subclasses."""
         below = self.subclasses.get(id, ())
         return [
             (module, f"{class_}.{name}") for module, class_ in below if name in self[module, class_].methods
         ]
 
     def is_ambiguous_mutator(self, method: str) -> bool:
-        """Not only containers have a method of that name, but also objects of this program."""
+        """Whether a mutating method of containers is also a method of some class of the program."""
         return method in AMBIGUOUS_MUTATORS and method in self._method_names
 
     @cached_property
@@ -83,7 +83,7 @@ class Classes:
         return {name for class_ in every for name in class_.methods}
 
     def attribute(self, id: Id, name: str) -> tuple[Id, tuple[str, int, bool]] | None:
-        """Where in the class or below it a class attribute is set."""
+        """The class attribute of that name, and the class or base that sets it."""
         for at in self.bases(id):
             found = self[at].attributes.get(name)
             if found is not None:
@@ -91,7 +91,7 @@ class Classes:
         return None
 
     def instance_values(self, id: Id) -> dict[str, str]:
-        """What the methods of a class and of its bases bind to attributes of ``self``."""
+        """The values that the methods of a class and its bases assign to attributes of ``self``."""
         known = self._instance_values.get(id)
         if known is None:
             known = self._instance_values[id] = {}
@@ -101,7 +101,7 @@ class Classes:
 
     @cached_property
     def own_sources(self) -> dict[Id, dict[str, list[str]]]:
-        """Of every class, the paths in its module of what its methods put into attributes of ``self``."""
+        """For each class, the paths of the objects that its methods assign to attributes of ``self``."""
         found: dict[Id, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
         for module in self._modules.values():
             for class_ in module.classes.values():
@@ -116,7 +116,7 @@ class Classes:
 
     @cached_property
     def own_values(self) -> dict[Id, dict[str, str]]:
-        """Of every class, what it gives to attributes of ``self``: the most telling value."""
+        """For each class, the value of highest rank that it assigns to each attribute of ``self``."""
         found: dict[Id, dict[str, str]] = defaultdict(dict)
         for module in self._modules.values():
             for class_ in module.classes.values():
@@ -134,7 +134,11 @@ class Classes:
 
 
 def _declared_values(class_: Class) -> dict[str, str]:
-    """``items: list = field(default_factory=list)``, and ``items: list = []`` where defaults are copied."""
+    """Values that each instance gets from a declaration.
+
+    Examples are ``items: list = field(default_factory=list)`` and, where defaults are copied,
+    ``items: list = []``.
+    """
     found = {}
     for name, (value, _, annotated) in class_.attributes.items():
         if value == "M" and annotated:

@@ -1,4 +1,4 @@
-"""Hooks that set a context variable or a thread-local for a request, and nobody resets it after."""
+"""Hooks that set a context variable or a thread-local for a request, if nothing resets it afterwards."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Hooks:
                 yield Hazard(module.path, line, rule, what)
 
     def _find_hooks(self) -> tuple[list[At], list[At]]:
-        """Those that run before a request or around it, and those that run after it."""
+        """The functions that run before or around a request, and those that run after it."""
         before, after = [], []
         registered = self._find_registered()
         for module, function in self._program.functions():
@@ -58,7 +58,7 @@ class Hooks:
         return before, after
 
     def _find_registered(self) -> dict[Id, list[str]]:
-        """Functions that are given to a method of the application: ``app.before_request(f)``."""
+        """Functions that are registered by a call such as ``app.before_request(f)``."""
         found: dict[Id, list[str]] = defaultdict(list)
         for module, function in self._program.functions():
             for call in function.calls:
@@ -75,7 +75,7 @@ class Hooks:
         return found
 
     def _with_helpers(self, module: Module, function: Function) -> Iterator[At]:
-        """The function, and those it calls directly."""
+        """The function, and the functions that it calls directly."""
         yield module, function
         for call in function.calls:
             for callee in self._calls.callees(module.name, call.path, function.owner):
@@ -101,7 +101,7 @@ class Hooks:
         return self._makers.of_variable(target).rpartition(".")[2] == name
 
     def _find_touched(self, module: Module, function: Function) -> Iterator[Key]:
-        """The context variables and thread-locals that a function touches at all."""
+        """The context variables and thread-locals that a function uses in any way."""
         for call in function.calls:
             target = self._program.resolve(module.name, call.path)
             if target.kind == "var":
@@ -114,7 +114,7 @@ class Hooks:
                 yield ("local", *target.id, target.steps[0])
 
     def _attributes_of(self, local: Target) -> set[str]:
-        """All that anybody sets on a thread-local."""
+        """All attributes that the program sets on a thread-local."""
         found = set()
         for module, function in self._program.functions():
             for write in function.writes:
@@ -125,7 +125,7 @@ class Hooks:
         return found
 
     def _resets(self, module: Module, function: Function, key: Key) -> bool:
-        """Whether the hook itself does it, or a function it calls or contains."""
+        """Whether the hook, or a function that it calls or contains, resets the value."""
         inside = (
             (module, inner) for inner in module.functions.values() if inner.outer.startswith(function.name)
         )

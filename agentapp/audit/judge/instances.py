@@ -1,4 +1,4 @@
-"""What a write to an attribute of ``self`` changes: the object's own, its class's, or one that is shared."""
+"""Writes to attributes of ``self``: do they change a shared instance, a class attribute or a default?"""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Instances:
             return self._violation_of_container(module, function, write, target.id)
         if not target.steps[0].startswith("."):
             return None
-        if write.how != "attr" or len(target.steps) > 1:  # it goes to what the attribute holds
+        if write.how != "attr" or len(target.steps) > 1:  # It changes the object in the attribute.
             found = self._violation_of_kept_default(target) or self._violation_of_class(write, target)
             if found is not None:
                 return found
@@ -58,7 +58,7 @@ class Instances:
         return None
 
     def _defaults(self, id: Id, init: Function, name: str) -> Iterator[tuple[str, Function, str]]:
-        """The constructors whose mutable default it may be: its own, or one that passes it on to this one."""
+        """The constructors whose mutable default it may be: this one, or a subclass's that passes it on."""
         if init.defaults.get(name) == "M":
             yield id[0], init, name
         for module, class_ in self._program.classes.subclasses.get(id, ()):
@@ -71,7 +71,7 @@ class Instances:
                             yield module, below, path[2:]
 
     def _violation_of_class(self, write: Write, target: Target) -> Violation | None:
-        """The attribute is the class's, and nobody gave the instance one of its own."""
+        """The attribute belongs to the class, and the instance has none of its own."""
         id, name = target.id, target.steps[0][1:]
         found = self._class_attribute(id, name)
         if found is None:
@@ -85,7 +85,7 @@ class Instances:
         return None
 
     def _class_attribute(self, id: Id, name: str) -> tuple[Id, tuple[str, int, bool]] | None:
-        """The one that an instance of the class, or of one made from it, has instead of its own."""
+        """The class attribute that an instance of the class or of a subclass uses."""
         classes = self._program.classes
         found = classes.attribute(id, name)
         below = classes.subclasses.get(id, ())
@@ -99,7 +99,7 @@ class Instances:
         return found
 
     def _omits_attribute(self, id: Id, attribute: str) -> bool:
-        """A constructor that does not set it, and does not call the one that does."""
+        """Whether the constructor neither sets the attribute nor calls the constructor that does."""
         init = self._program.modules[id[0]].functions.get(f"{id[1]}.__init__")
         if init is None or any(call.path.endswith("|.__init__") for call in init.calls):
             return False
@@ -118,13 +118,13 @@ class Instances:
         return False
 
     def _constructs(self, module: Module, function: Function) -> bool:
-        """Nobody else has the object yet."""
+        """Whether the function runs during construction, when nothing else refers to the object yet."""
         return last_name(function) in CONSTRUCTION_METHODS or self._reach.is_part_of_construction(
             module, function
         )
 
     def _copies_defaults(self, id: Id) -> bool:
-        """Whether every instance gets copies of the class's values, as in pydantic."""
+        """Whether each instance gets its own copy of the class attributes, as in pydantic."""
         classes = self._program.classes
         if any(name.rpartition(".")[2] in DEFAULT_COPYING_BASES for name in classes.outside_bases(id)):
             return True
@@ -137,7 +137,7 @@ class Instances:
     def _violation_of_container(
         self, module: Module, function: Function, write: Write, id: Id
     ) -> Violation | None:
-        """The object is a list or a dict itself, and is changed as one: ``super().append(...)``."""
+        """The class derives from a container, and the object itself is changed: ``super().append(...)``."""
         home = self._sharing.home(id)
         if home is None or write.how not in ("item", "call") or not self._makers.is_container_class(id):
             return None
@@ -170,21 +170,21 @@ class Instances:
         )
 
     def _belongs_to_construction(self, module: Module, function: Function) -> bool:
-        """To making the object, or to checking what it is made from."""
+        """Whether the function constructs the object, or is a validator of its fields."""
         if self._constructs(module, function):
             return True
         names = (self._program.decorator(module.name, path) for path in function.decorators)
         return any(VALIDATOR_DECORATORS.search(name) for name in names)
 
     def _is_safe(self, write: Write, target: Target) -> bool:
-        """By what the attribute holds."""
+        """Whether the write is safe because of the object that the attribute holds."""
         is_below = len(target.steps) > 1
         value = self._program.classes.instance_values(target.id).get(target.steps[0][1:], "?")
         if (
             target.steps[1:2] == ("[]",)
             and self._program.class_made_by(target.module, value, target.name) is not None
         ):
-            return True  # what an object of its own gives need not be what it has
+            return True  # Items of an object with its own class need not be stored in it.
         is_of_item = "[]" in target.steps and target.steps[-1].startswith(".")
         if write.how == "call" and is_of_item and self._program.classes.is_ambiguous_mutator(write.value):
             return True

@@ -1,4 +1,4 @@
-"""What made an object, by the name of the function or class that was called."""
+"""The name of the library function or class that made an object."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from agentapp.audit.known_names import (
     THREAD_SAFE_CLASSES,
 )
 
-MAX_ALIAS_DEPTH = 4
+MAX_ALIAS_DEPTH = 4  # how many variables are followed
 
 
 class Makers:
@@ -19,7 +19,7 @@ class Makers:
         self._program = program
 
     def of(self, module: str, value: str, depth: int = MAX_ALIAS_DEPTH) -> str:
-        """The name of what is called to make a value, as far as that is outside of the program."""
+        """The name of the library function or class whose call makes the value, or an empty text."""
         if value == "M":
             return "list"
         if not value.startswith("C:"):
@@ -39,7 +39,7 @@ class Makers:
         return target.kind == "var" and APP_CLASSES.search(self.of_variable(target)) is not None
 
     def is_scoped(self, target: Target) -> bool:
-        """Whether a variable is another for each thread or context."""
+        """Whether the variable has another content in each thread or context."""
         return THREAD_LOCAL_CLASSES.search(self.of_variable(target)) is not None or self.is_local_instance(
             target
         )
@@ -52,7 +52,7 @@ class Makers:
         return any(THREAD_LOCAL_CLASSES.search(name) for name in self._program.classes.outside_bases(id))
 
     def is_container_class(self, id: Id) -> bool:
-        """One that is made from a list, a dict or the like."""
+        """Whether the class derives from a list, a dict or another container."""
         return any(CONTAINER_CLASSES.search(name) for name in self._program.classes.outside_bases(id))
 
 
@@ -61,5 +61,5 @@ def is_container(value: str, made: str) -> bool:
 
 
 def is_made_safe(made: str) -> bool:
-    """For each thread its own, or made to be used by many at once."""
+    """Whether objects of this class are thread-local or thread-safe."""
     return THREAD_LOCAL_CLASSES.search(made) is not None or THREAD_SAFE_CLASSES.search(made) is not None

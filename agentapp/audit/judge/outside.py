@@ -1,4 +1,4 @@
-"""What a write changes that is not of the program: the application, the process, a library's module."""
+"""Writes to objects outside the program: the application object, the process, modules of libraries."""
 
 from __future__ import annotations
 

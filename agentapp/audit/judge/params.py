@@ -1,4 +1,4 @@
-"""Which functions change what they are given, themselves or by passing it on."""
+"""The functions that change their arguments, either themselves or in a function that they call."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from agentapp.audit.judge.changes import find_changed_object
 from agentapp.audit.judge.program import Program
 from agentapp.audit.judge.targets import Id
 
-PASSING_ROUNDS = 2  # how often it is asked again what is passed on
-MAX_CHANGES_PER_PARAMETER = 8
+PASSING_ROUNDS = 2  # how many times changes are propagated from callees to callers
+MAX_CHANGES_PER_PARAMETER = 8  # propagated changes beyond these are ignored
 
 
 class Change(NamedTuple):
-    """What a function does to one of its parameters, or has somebody else do."""
+    """A change of an object that was passed as a parameter."""
 
-    steps: tuple[str, ...]  # from the parameter to what is changed
+    steps: tuple[str, ...]  # from the parameter to the changed object
     write: Write
-    where: Id  # the function that the write is in
+    where: Id  # the function that contains the write
 
 
 class Params:
@@ -31,7 +31,7 @@ class Params:
         self._collect_changes()
 
     def changes(self, module: Module, function: Function, call: Call) -> Iterator[tuple[str, Change]]:
-        """What a call changes of its arguments, each with the argument's path."""
+        """The changes that a call makes to its arguments, each with the path of the argument."""
         if not call.args:
             return
         for callee, shift in self._callees(module, function, call):
@@ -47,7 +47,10 @@ class Params:
                         yield path, change
 
     def _callees(self, module: Module, function: Function, call: Call) -> Iterator[tuple[Id, int]]:
-        """Who is called, also later by somebody who is given the function and its arguments."""
+        """The functions that are called, and how far argument positions are shifted.
+
+        A function that is passed to unknown code is assumed to be called with the arguments after it.
+        """
         called = self._calls.callees(module.name, call.path, function.owner)
         yield from ((callee, 0) for callee in called)
         if not called:
@@ -89,12 +92,12 @@ class Params:
 
 
 def takes_self(function: Function) -> bool:
-    """Whether its first parameter is the object or class that it is called on."""
+    """Whether the first parameter is ``self`` or ``cls``."""
     return bool(function.owner) and "g:staticmethod" not in function.decorators
 
 
 def parameter(params: tuple[str, ...], where: str, offset: int = 0) -> str:
-    """The name of the parameter that an argument, given by position or by name, goes to."""
+    """The name of the parameter for an argument that is passed by position or by name."""
     if not where.isdigit():
         return where
     index = int(where) + offset

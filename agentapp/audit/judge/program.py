@@ -1,4 +1,4 @@
-"""All modules together: what a path in one of them leads to, in any of them."""
+"""The whole program: resolves a path in one module to a target in any module."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from agentapp.audit.judge.classes import Classes
 from agentapp.audit.judge.targets import UNKNOWN, Id, Target, simplify_steps
 from agentapp.audit.known_names import CACHE_DECORATORS, NOT_SERVED_PATHS
 
-MAX_DEPTH = 12
-MAX_OPEN_LOOKUPS = 60
+MAX_DEPTH = 12  # how many imports or steps are followed for one path
+MAX_OPEN_LOOKUPS = 60  # how many lookups may be nested
 CONTEXT_STEPS = frozenset({(".__enter__", "()"), (".__aenter__", "()")})
 
 
@@ -41,11 +41,11 @@ class Program:
         ]
 
     def is_not_served(self, module: Module) -> bool:
-        """Tests, scripts, set-up: no request gets there."""
+        """Whether it is a test, a script or set-up code, which no request reaches."""
         return module.name in self._not_served
 
     def owner_of(self, module: Module, function: Function) -> str:
-        """The class whose ``self`` a function sees, also one inside a method."""
+        """The class of the method, also for a function that is defined inside the method."""
         while function.outer and not function.owner:
             outer = module.functions.get(function.outer)
             if outer is None:
@@ -54,7 +54,7 @@ class Program:
         return function.owner
 
     def decorator(self, module: str, path: str) -> str:
-        """Its name, with the module in front, whether called or not."""
+        """The qualified name of a decorator, with or without arguments."""
         target = self.resolve(module, path.removesuffix("|()"))
         if target.kind == "var" and not target.steps and (value := self.value_of(target)).startswith("C:"):
             made = self.resolve(target.module, value[2:])  # ``memo = lru_cache(maxsize=8)``
@@ -69,12 +69,12 @@ class Program:
     # -- paths
 
     def function_at(self, module: str, path: str, owner: str = "") -> Id | None:
-        """The function that a path leads to, if it is one of the program."""
+        """The function of the program that a path leads to, if any."""
         target = self.resolve(module, path, owner)
         return target.id if target.kind == "func" and not target.steps else None
 
     def resolve(self, module: str, path: str, owner: str = "") -> Target:
-        """``owner`` is the class of the method that the path is in."""
+        """Find the target of a path. ``owner`` is the class of the method that contains the path."""
         key = (module, path) if path[1:2] == ":" else (module, path, owner)
         known = self._resolved.get(key)
         if known is None:
@@ -130,7 +130,7 @@ class Program:
         return Target("ext", "", name)
 
     def _locate_import(self, module: str, base: str) -> str:
-        """Which module an import means: one may begin in any directory above that is not a package."""
+        """The module that an import means. It may start in any directory above that is not a package."""
         if self._has_module(base):
             return base
         above = module.rpartition(".")[0]
@@ -151,7 +151,7 @@ class Program:
         return Target("ext", "", f"{base}.{what}")
 
     def _variable(self, module: Module, name: str, depth: int) -> Target:
-        """The variable, or what it is another name of."""
+        """The variable, or the object that it is an alias of."""
         value = module.names[name][0]
         if value.startswith("P:") and depth < MAX_DEPTH and _root_name(value) != name:
             target = self.resolve(module.name, value[2:])
@@ -164,7 +164,7 @@ class Program:
 
     @cached_property
     def _packages(self) -> set[str]:
-        """Also those without a file of their own."""
+        """All packages, including those without an ``__init__.py``."""
         found: set[str] = set()
         for name in self.modules:
             parts = name.split(".")
@@ -193,7 +193,7 @@ class Program:
                     rest = self._skip_entering(target.id, rest)
                     target = self._resolve_result(target, target.of)
                 case "class" if step == "[]" and rest[:1] == ("()",) and not target.steps:
-                    pass  # a generic class, and what it is made for
+                    pass  # a generic class with its type argument
                 case "class" if step in ("()", "[]") and not target.steps:
                     target = Target("inst", *target.id)
                 case "class" | "inst" | "self" | "var" if not target.steps and step.startswith("."):
@@ -211,7 +211,7 @@ class Program:
         return target
 
     def _skip_entering(self, id: Id, rest: tuple[str, ...]) -> tuple[str, ...]:
-        """Who enters a generator as a context, or has a framework call it, gets what it yields first."""
+        """Drop the steps that enter a context manager or a dependency: they lead to the yielded object."""
         is_context = rest[:2] in CONTEXT_STEPS and self._is_decorated(id, "contextmanager")
         is_given = rest[:1] == (INJECTED,)
         if not is_context and not is_given:
@@ -230,7 +230,7 @@ class Program:
         return self._resolve_result(Target("func", module, "__getattr__")) if has_getattr else named
 
     def _member(self, target: Target, name: str) -> Target | None:
-        """A method, or what a property gives."""
+        """The method of that name, or the result of the property."""
         of = self.class_of(target) if target.kind == "var" else target.id
         if of is None or of not in self.classes:
             return None
@@ -239,7 +239,7 @@ class Program:
             return None
         if target.kind != "class" and self._is_decorated(method, "property"):
             if self._is_decorated(method, "cached_property"):
-                return None  # its result becomes an attribute
+                return None  # Its result is stored as an attribute.
             return self._resolve_result(Target("func", *method), of=target)
         return Target("func", *method, of=target)
 
@@ -247,7 +247,7 @@ class Program:
         return any(path.endswith(by) for path in self.function(id).decorators)
 
     def _resolve_result(self, target: Target, of: Target | None = None) -> Target:
-        """What a function gives, if that is something that was there before."""
+        """The object that a function returns, if it existed before the call."""
         if target.id[1] not in self.modules[target.module].functions:
             return UNKNOWN
         function = self.function(target.id)
@@ -281,7 +281,7 @@ class Program:
     # -- instances
 
     def class_of(self, target: Target) -> Id | None:
-        """Of which class of the program a module's variable is an instance."""
+        """The class of the program whose instance a module-level variable holds."""
         if target.kind == "inst":
             return target.id
         if target.kind != "var":
@@ -293,7 +293,7 @@ class Program:
         return self.modules[variable.module].names[variable.name][0]
 
     def class_made_by(self, module: str, value: str, owner: str = "") -> Id | None:
-        """The class of the program whose instance a value is."""
+        """The class of the program whose instance the value is."""
         if not value.startswith("C:"):
             return None
         target = self.resolve(module, value[2:].partition("#")[0], owner)
@@ -307,7 +307,7 @@ class Program:
 
     @cached_property
     def _set_later(self) -> dict[Id, Id]:
-        """Variables that get an instance from a function: ``global x; x = Agent()``."""
+        """Variables that a function sets to an instance: ``global x; x = Agent()``."""
         found: dict[Id, Id] = {}
         for module, function in self.functions():
             for write in function.writes:
@@ -319,7 +319,7 @@ class Program:
 
 
 def _place_of(module: Module) -> str:
-    """The module's path below the directory it is imported from: what is above says nothing about it."""
+    """The path below the import root. Directories above it say nothing about the module."""
     return module.name.replace(".", "/") + ("/__init__.py" if module.is_package else ".py")
 
 

@@ -1,4 +1,4 @@
-"""Which functions may run while requests are served, and which only before."""
+"""The functions that may run while requests are served, and those that only run before."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from agentapp.audit.known_names import (
 )
 
 METACLASSES = frozenset({"type", "ABCMeta", "abc.ABCMeta", "EnumMeta"})
-MAX_STARTUP_DEPTH = 3  # from a start to who is called by who is called by it
+MAX_STARTUP_DEPTH = 3  # how many levels of calls are followed from a start-up function
 
 
 class Reach:
@@ -51,7 +51,10 @@ class Reach:
         return found
 
     def _reached_by(self, id: Id) -> list[Id] | None:
-        """Those of whom one must be reached for this one to be; None if that does not depend on anybody."""
+        """The functions through which this one is reached: one of them must be reached.
+
+        None if it is always reached, an empty list if it never is.
+        """
         module, function = self._program.modules[id[0]], self._program.function(id)
         last = last_name(function)
         if function.name in (MODULE, MAIN) or self._program.is_not_served(module):
@@ -65,7 +68,7 @@ class Reach:
         callers = [caller for caller in every if not self._is_ignored_caller(id, caller)]
         at_import = [caller for caller in callers if caller[1] in (MODULE, MAIN)]
         if function.yields and at_import and not function.decorators:
-            return None  # it only begins when somebody asks for the next
+            return None  # Its body runs later, when it is iterated.
         if self._is_inner_decorator(module, function):
             return self._calls.callers_of((module.name, function.outer))
         if id in self._calls.passed_on or self._may_be_kept_by_decorator(decorators):
@@ -79,7 +82,7 @@ class Reach:
         return None if not others and not at_import else others
 
     def _is_start(self, id: Id, last: str, decorators: list[str]) -> bool:
-        """Run once by a framework or by a person, not by a request."""
+        """Whether it is run once by a framework or from the command line, not by a request."""
         if id in self._calls.startup_functions or last in STARTUP_FUNCTIONS or "startup" in last:
             return True
         return any(
@@ -89,11 +92,11 @@ class Reach:
         )
 
     def _may_be_kept_by_decorator(self, decorators: list[str]) -> bool:
-        """A decorator that is not known may keep the function, and have it called by anybody."""
+        """An unknown decorator may store the function and let other code call it."""
         return any(name.rpartition(".")[2] not in TRANSPARENT_DECORATORS for name in decorators if name)
 
     def _is_ignored_caller(self, id: Id, caller: Id) -> bool:
-        """Tests and commands of other modules also call what is made for everybody."""
+        """Calls of a public function by tests and commands of other modules do not make it unreachable."""
         if caller[0] == id[0]:
             return False
         module, name = self._program.modules[caller[0]], caller[1].rpartition(".")[2]
@@ -107,7 +110,7 @@ class Reach:
         return bool(self._program.classes.outside_bases((module.name, function.owner)) & METACLASSES)
 
     def _is_inner_decorator(self, module: Module, function: Function) -> bool:
-        """Whether it is the inner half of a decorator with arguments, and so runs when that is applied."""
+        """Whether it is the inner function of a decorator with arguments, which runs when that is applied."""
         outer = module.functions.get(function.outer)
         if outer is None or f"d:{function.name}" not in outer.returns or not function.params:
             return False
@@ -117,10 +120,10 @@ class Reach:
     def _is_private_setter(self, function: Function, last: str) -> bool:
         return last.startswith("_") and any(path.endswith(".setter") for path in function.decorators)
 
-    # -- before anything is served
+    # -- before requests are served
 
     def runs_before_serving(self, id: Id) -> bool:
-        """At import or while the application is made; a script that serves nothing does not count."""
+        """Whether it runs at import or while the application is made. Scripts do not count."""
         return id in self._before_serving
 
     @cached_property
@@ -143,7 +146,7 @@ class Reach:
         return found
 
     def runs_only_at_start(self, module: Module, outer: Function) -> bool:
-        """Whether the function runs when modules are imported or the application is made, and not later."""
+        """Whether the function runs only at import or while the application is made."""
         id = (module.name, outer.name)
         callers = self._calls.callers_of(id)
         if outer.outer and not callers:
@@ -155,7 +158,7 @@ class Reach:
         return not callers and is_decorator(module, outer)
 
     def is_part_of_construction(self, module: Module, function: Function, depth: int = 4) -> bool:
-        """Whether nobody calls it but those who make the object."""
+        """Whether it is called only during the construction of the object."""
         id = (module.name, function.name)
         known = self._construction_answers.get(id)
         if known is None:
@@ -176,17 +179,17 @@ class Reach:
 
 
 def last_name(function: Function) -> str:
-    """Its own name, without those of what it is in."""
+    """The name of the function without those of the class or functions that contain it."""
     return function.name.rpartition(".")[2].partition("@")[0]
 
 
 def _is_setup_by_name(function: Function, last: str) -> bool:
-    """By its name; but what is given a request is a view, whatever its name."""
+    """Whether the name is that of set-up code. A function with a ``request`` parameter is a view."""
     return bool(SETUP_NAMES.search(last)) and not function.is_async and "request" not in function.params
 
 
 def _returns_its_argument(function: Function) -> bool:
-    """Nobody calls it here, and it gives back the function or class it is given, as decorators do."""
+    """Whether it returns the function or class that it was given, as a registering decorator does."""
     own = function.params[1:] if function.owner else function.params
     return len(own) <= 2 and any(
         f"p:{name}" in function.returns and DECORATED_PARAMETERS.match(name) for name in own
@@ -194,7 +197,7 @@ def _returns_its_argument(function: Function) -> bool:
 
 
 def is_decorator(module: Module, outer: Function) -> bool:
-    """Whether something that it gives back calls what it was given."""
+    """Whether it returns a function that calls its argument."""
     if not any(path.startswith("d:") for path in outer.returns):
         return False
     for inner in module.functions.values():

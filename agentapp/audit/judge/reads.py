@@ -1,4 +1,4 @@
-"""Who reads an object that outlives requests, among all that requests can reach."""
+"""The reads of shared objects, in functions that requests can reach."""
 
 from __future__ import annotations
 

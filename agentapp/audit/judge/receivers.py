@@ -1,4 +1,4 @@
-"""On which objects a method is called: if only ever on new ones, it does nothing to a shared one."""
+"""The objects on which methods are called. A method called only on new objects changes no shared one."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ class Receivers:
         self._known: dict[Id, bool] = {}
 
     def is_called_only_on_new_objects(self, module: Module, function: Function) -> bool:
-        """Every call of the method is seen, and is on an object that was just made."""
+        """Whether all calls of the method are known, and all are on an object that was just made."""
         id = (module.name, function.name)
         if id not in self._known:
             self._known[id] = self._has_only_new_receivers(id)
         return self._known[id]
 
     def _has_only_new_receivers(self, id: Id) -> bool:
-        """Of those that call it on their own object, and so on, one must be called on a new one."""
+        """Follow calls on ``self`` back to the first receivers: all must be new objects."""
         met: set[Id] = set()
         left = [id]
         while left:
@@ -51,7 +51,10 @@ class Receivers:
 
     @cached_property
     def _receivers(self) -> dict[Id, set[Id]]:
-        """Of every method, while requests are served: who calls it on their own object, or on what else."""
+        """The receivers of each method while requests are served.
+
+        A receiver is a method that calls it on its own ``self``, or `NEW`, or `ANY`.
+        """
         found: dict[Id, set[Id]] = defaultdict(set)
         for module, function in self._program.functions():
             if (module.name, function.name) not in self._reach.reached:

@@ -1,4 +1,7 @@
-"""Methods that serve requests on an object which whoever uses the class makes once, and nobody here makes."""
+"""Methods that serve requests on an object which the user of the class makes once.
+
+The program itself does not make the object: it is a WSGI or ASGI application, an admin class or a decorator.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from agentapp.audit.judge.targets import Id
 from agentapp.audit.known_names import RESPONSE_CLASSES, SINGLE_INSTANCE_BASES
 
 SIGNATURES = (("environ", "start_response"), ("scope", "receive", "send"))
-MAX_CALL_DEPTH = 4
+MAX_CALL_DEPTH = 4  # how many calls on the same object are followed
 
 
 class Serving:
@@ -21,7 +24,7 @@ class Serving:
         self._program, self._calls = program, calls
 
     def home(self, module: Module, function: Function) -> str | None:
-        """The object that the function is run on for every request, as people would call it."""
+        """The object on which the function runs for every request, as it is named in messages."""
         return self._found.get((module.name, function.name))
 
     @cached_property
@@ -47,7 +50,10 @@ class Serving:
         return None
 
     def _is_application(self, module: Module, function: Function) -> bool:
-        """A server calls it for every request. Responses have the same signature, and are new each time."""
+        """Whether a server calls it for every request.
+
+        Responses have the same signature, but are made anew for each request.
+        """
         if last_name(function) != "__call__" or not any(
             function.params[1 : 1 + len(names)] == names for names in SIGNATURES
         ):
@@ -65,7 +71,7 @@ class Serving:
         )
 
     def _with_own_methods(self, module: Module, function: Function, depth: int) -> Iterator[Id]:
-        """The function, and those it calls on the same object."""
+        """The function, and the methods that it calls on the same object."""
         yield module.name, function.name
         if depth:
             for call in function.calls:

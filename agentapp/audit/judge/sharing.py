@@ -1,4 +1,4 @@
-"""Which classes have an instance that outlives requests, and where it is kept."""
+"""The classes that have an instance which outlives requests, and where that instance is kept."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from agentapp.audit.judge.reach import Reach
 from agentapp.audit.judge.targets import Id, Target
 from agentapp.audit.known_names import CONSTRUCTION_METHODS, ENUM_BASES, SERVING_METHODS
 
-Kept = tuple[Id, str]  # a class, and where its instance is, as people would say it
+Kept = tuple[Id, str]  # a class, and the place of its instance, as it is named in messages
 
 
 class Sharing:
     def __init__(self, program: Program, reach: Reach, makers: Makers) -> None:
         self._program, self._reach, self._makers = program, reach, makers
         self._homes: dict[Id, str] = {}
-        self.singletons: set[Id] = set()  # who makes one, gets the one there is
+        self.singletons: set[Id] = set()  # classes that return the same instance each time
         self._find()
 
     def home(self, id: Id) -> str | None:
-        """Where an instance of the class, or of one made from it, is kept."""
+        """The place where an instance of the class or of a subclass is kept."""
         for other in (id, *self._program.classes.subclasses.get(id, ())):
             if other in self._homes:
                 return self._homes[other]
@@ -93,20 +93,20 @@ class Sharing:
                     yield made, f"`{name}` of `{function.name}` ({where})"
 
     def _kept_by_decorators(self, module: Module, function: Function) -> Iterator[Kept]:
-        """An object of a class that is used as a decorator stands for the function, for ever."""
+        """An instance of a decorator class replaces the function, so it lives as long as the module."""
         for path in function.decorators:
             target = self._program.resolve(module.name, path)
             if target.kind in ("class", "inst") and not target.steps:
                 yield target.id, f"the decorator of `{function.name}` ({module.path}:{function.line})"
 
     def _outlives(self, module: Module, function: Function, write: Write) -> bool:
-        """Whether what is written to is there after the request."""
+        """Whether the object that is written to outlives the request."""
         target = self._program.resolve(module.name, write.path, function.owner)
         is_lasting = target.kind in ("var", "class", "module") and (write.how == "rebind" or target.steps)
         return bool(is_lasting) or self._makers.is_app(target) or _mentions_app(write.path, target)
 
     def _kept_after_start(self, module: Module, function: Function) -> Iterator[Kept]:
-        """Instances that are made before anything is served, and handed to somebody or put into something."""
+        """Instances that are made before requests are served, and are passed on or stored."""
         id = (module.name, function.name)
         if id in self._reach.reached or not self._reach.runs_before_serving(id):
             return
@@ -114,7 +114,7 @@ class Sharing:
             yield made, f"`{as_source(path)}` ({module.path}:{function.line})"
 
     def _instances_in(self, module: Module, function: Function) -> Iterator[tuple[Id, str]]:
-        """Those that a function makes and passes on or keeps."""
+        """The instances that a function makes and passes on or stores."""
         for path in function.mentions:
             if path.endswith("()"):
                 target = self._program.resolve(module.name, path, function.owner)
@@ -139,7 +139,7 @@ class Sharing:
         )
 
     def _is_served_by_one(self, id: Id) -> bool:
-        """Middleware, and views that are told so, are made once by the framework."""
+        """Middleware, and views with ``init_every_request = False``, are made once by the framework."""
         classes = self._program.classes
         facts = classes[id]
         if facts.attributes.get("init_every_request", ("",))[0] == "K0":
@@ -168,7 +168,7 @@ class Sharing:
 
 
 def _keeps_its_instance(module: Module, class_: Class) -> bool:
-    """``cls._instance = cls()`` in any of its methods, or one ``__dict__`` for all."""
+    """Whether a method sets ``cls._instance = cls()``, or all instances share one ``__dict__``."""
     name = class_.name
     makers = ("C:s|.__new__", "C:c|.__new__", "C:c", f"C:g:{name}", "C:g:object|.__new__")
     for method in class_.methods:
@@ -198,7 +198,7 @@ def _mentions_app(path: str, target: Target) -> bool:
 
 
 def as_source(path: str) -> str:
-    """A path as it would be written."""
+    """A path as it would be written in source code."""
     root, *steps = path.split(STEP)
     kind, _, name = root.partition(":")
     text = {"s": "self", "c": "cls"}.get(kind, name.rpartition(":")[2].rpartition("/")[2])

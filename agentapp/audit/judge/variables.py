@@ -1,4 +1,4 @@
-"""What a write to a module's variable changes: the name, the object, or something that the object has."""
+"""Writes to a module-level variable, to its object, or to an attribute or item of that object."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from agentapp.audit.known_names import APP_CLASSES, CONTAINER_CLASSES, THREAD_SA
 
 
 def key_of(variable: Target) -> Key:
-    """A variable, or one attribute of it: whoever changes the one need not care about the others."""
+    """The key of a variable, or of one attribute of it: each attribute is judged separately."""
     attribute = variable.steps[:1] if variable.steps and variable.steps[0].startswith(".") else ()
     return ("var", *variable.id, *attribute)
 
@@ -54,9 +54,9 @@ class Variables:
         return violation("ISO006" if write.lazy and write.how in ("item", "call") else "ISO001")
 
     def _is_harmless(self, write: Write, target: Target, value: str, made: str) -> bool:
-        """The write goes to something new, to something that is made for it, or changes nothing."""
+        """Whether the write goes to a new or thread-safe object, or changes nothing."""
         if "()" in target.steps:
-            return True  # what a client gives is new
+            return True  # The result of a call is a new object.
         if THREAD_SAFE_CLASSES.search(made):
             return True
         of = self._program.class_of(target)
@@ -70,11 +70,11 @@ class Variables:
         if is_container(value, made):
             return False
         if write.how == "aug":
-            return not target.steps  # what cannot be changed is replaced
+            return not target.steps  # An immutable object is replaced, not changed.
         return write.how == "call"
 
     def is_done_by_method(self, of: Id, write: Write) -> bool:
-        """A method of the program: what it changes is seen there."""
+        """Whether a method of the program does the write: then the method itself is judged."""
         special = "__delitem__" if write.value == "del" else "__setitem__"
         if write.how in ("call", "item"):
             name = write.value if write.how == "call" else special

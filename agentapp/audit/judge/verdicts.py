@@ -1,4 +1,4 @@
-"""Whether the changes of one object are safe together, and the sentence if they are not."""
+"""Decides whether all changes of one object are safe together, and words the message if not."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Verdicts:
     def __init__(self, program: Program, locks: Locks, reads: Reads) -> None:
         self._program, self._locks, self._reads = program, locks, reads
 
-    def of(self, shared: SharedObject) -> Iterator[Hazard]:
+    def judge(self, shared: SharedObject) -> Iterator[Hazard]:
         writes = shared.writes
         common = frozenset.intersection(*(access.locks for access in writes))
         if common:
@@ -38,7 +38,7 @@ class Verdicts:
         yield self._hazard(access, access.violation.rule, shared)
 
     def _judge_guarded(self, shared: SharedObject, common: frozenset[str]) -> Iterator[Hazard]:
-        """All changes hold one lock. So must whoever asks before, and whoever may see half of a change."""
+        """All changes hold a common lock. Checks before them, and reads during them, must hold it too."""
         asked_outside = [access for access in shared.writes if access.lazy == 1]
         if asked_outside and all(access.violation.rule == "ISO005" for access in shared.writes):
             yield self._hazard(asked_outside[0], "ISO005", shared, " after a check outside the lock")

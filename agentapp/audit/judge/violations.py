@@ -1,4 +1,4 @@
-"""An object that outlives requests, and what is done to it."""
+"""A shared object, the accesses to it, and the rule that each of them violates."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from typing import NamedTuple
 
 from agentapp.audit.facts import Function, Module
 
-Key = tuple[str, ...]
+Key = tuple[str, ...]  # identifies a shared object: its kind, then module and name
 
 
 class Violation(NamedTuple):
-    """The rule that a write breaks, and the object that it changes."""
+    """The rule that a write violates, and the object that it changes."""
 
     rule: str
     key: Key
-    name: str  # as people would call it
+    name: str  # of the object, as it is named in messages
     module: str
     line: int
 
@@ -27,7 +27,7 @@ class Access(NamedTuple):
     line: int
     locks: frozenset[str]
     lazy: int
-    is_in_place: bool  # whoever reads meanwhile may see half of it
+    is_in_place: bool  # a reader may see a half-finished change
 
 
 @dataclass(slots=True)

@@ -1,4 +1,4 @@
-"""Which object a write changes, if that is one that outlives requests, and which rule that breaks."""
+"""Finds the shared object that a write changes, and the rule that it violates."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Writes:
         self._variables, self._constructions = Variables(program, makers), constructions
 
     def target(self, module: Module, write: Write, owner: str) -> Target:
-        """What is written to. An attribute is written to its object, whatever it was before."""
+        """The target of a write. Assigning an attribute changes the object that has the attribute."""
         base, _, last = write.path.rpartition(STEP)
         if write.how == "attr" and base:
             target = self._program.resolve(module.name, base, owner)
@@ -51,7 +51,7 @@ class Writes:
         return target
 
     def _is_set_by_method(self, target: Target, name: str) -> bool:
-        """A property's setter is a function of the program: what it writes is seen there."""
+        """Whether the attribute has a property setter: then the setter itself is judged."""
         id = target.id if target.kind == "self" else self._program.class_of(target)
         if target.steps or id is None or id not in self._program.classes:
             return False
@@ -78,7 +78,7 @@ class Writes:
                 return self._violation_of_class(function, write, target)
             case "self":
                 return self._violation_of_self(module, function, write, target)
-            case "inst":  # of a singleton it is the one that all have
+            case "inst":  # a new instance, which is shared if the class is a singleton
                 return self._instances.violation(module, function, write, target)
             case "patched" if target == Target("patched", module.name, GLOBALS):
                 return Violation("ISO002", ("globals", module.name), "the module's globals", module.name, 1)
@@ -106,7 +106,7 @@ class Writes:
     def _violation_of_self(
         self, module: Module, function: Function, write: Write, target: Target
     ) -> Violation | None:
-        """What was given to the constructor may be something that others have too."""
+        """An attribute may hold a shared object that was passed to the constructor."""
         is_below = len(target.steps) > (1 if write.how == "attr" else 0)
         if is_below and target.id in self._program.classes:
             for at, caller, argument in self._constructions.values_kept_in(target.id, target.steps[0][1:]):
@@ -143,10 +143,10 @@ class Writes:
         return Violation(rule, ("class", *at, attribute), f"`{at[1]}.{attribute}`", at[0], line)
 
     def _is_never_given_anything(self, id: Id, function: Function) -> bool:
-        """A constructor that keeps its arguments on the class, and never gets any here."""
+        """Whether it is a constructor that is never called with arguments, so it stores none on the class."""
         if not function.name.endswith(".__init__"):
             return False
-        counts = [call.given for _, _, call in self._constructions.of(id)]
+        counts = [call.given for _, _, call in self._constructions.calls_of(id)]
         return bool(counts) and not any(counts)
 
     # -- variables and defaults of functions
@@ -159,7 +159,7 @@ class Writes:
         if facts is None or variable in facts.params or not self._reach.runs_only_at_start(module, facts):
             return None
         if function.outer == outer and (module.name, function.name) not in self._calls.passed_on:
-            return None  # nobody has it after the call
+            return None  # The inner function does not outlive the call.
         value = facts.locals.get(variable, "?")
         made = self._makers.of(module.name, value)
         if write.how == "next" or is_made_safe(made):
@@ -189,7 +189,7 @@ class Writes:
     def _violation_of_returned_default(
         self, function: Function, write: Write, target: Target
     ) -> Violation | None:
-        """A function gives its default back, to a caller who gave nothing for it."""
+        """The function returns its default, because the caller did not pass that argument."""
         name, _, param = target.name.rpartition(":")
         facts = self._program.function((target.module, name))
         place = facts.params.index(param) - takes_self(facts)
@@ -201,13 +201,13 @@ class Writes:
 
 
 def is_application(path: str) -> bool:
-    """Whether it goes through a request to the application that all requests have."""
+    """Whether the path leads through a request to the application object."""
     steps = path.split(STEP)[1:]
     return bool(steps) and steps[0] in APPLICATION_ATTRIBUTES
 
 
 def _is_patched(write: Write, target: Target) -> bool:
-    """Whether it is a function that others have too, and not one that was just made here."""
+    """Whether the function existed before, and was not just defined here."""
     return "()" not in target.steps and not write.path.startswith("d:")
 
 

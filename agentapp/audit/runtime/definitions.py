@@ -1,4 +1,4 @@
-"""Looking into what a program defines: classes, functions, cached functions and context variables."""
+"""Inspectors for classes, functions, cached functions and context variables."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ def inspect_class(walk: Walk, node: Node) -> None:
     node.rename(f"{module}.{objects.class_name(cls)}")
     if not walk.note(node, CLASS):
         return
-    books = CLASS_INTERNALS if issubclass(type(cls), enum.EnumMeta) else frozenset()
+    internals = CLASS_INTERNALS if issubclass(type(cls), enum.EnumMeta) else frozenset()
     functions = (FunctionType, classmethod, staticmethod)
 
     def wanted(name: str, value: Any) -> bool:
-        return issubclass(type(value), functions) if objects.is_dunder(name) else name not in books
+        return issubclass(type(value), functions) if objects.is_dunder(name) else name not in internals
 
     walk.expand_names(node, wanted)
     walk.expand(node, objects.mro(cls)[1:], lambda _: "")
@@ -53,7 +53,7 @@ def inspect_function(walk: Walk, node: Node) -> None:
 
 
 def _inspect_wrapper(walk: Walk, node: Node) -> None:
-    """One that a library made: what it wraps may be ours, and what it remembers is shared too."""
+    """A wrapper made by a library: its variables may hold functions of the watched packages."""
     if node.hops <= walk.most_hops:
         inside = [objects.cell_contents(cell) for cell in node.obj.__closure__ or ()]
         names = node.obj.__code__.co_freevars
@@ -72,7 +72,7 @@ def inspect_cache(walk: Walk, node: Node) -> None:
 
 
 def _is_of_a_library(walk: Walk, cache: Any) -> bool:
-    """Imported from there, as ``urllib.parse.urlsplit`` is; and not made here of a library's function."""
+    """Whether the cached function itself belongs to a library, as ``urllib.parse.urlsplit`` does."""
     wrapped: Any = dict.get(cache.__dict__, "__wrapped__")
     if not issubclass(type(wrapped), FunctionType) or walk.bounds.owns(objects.function_module(wrapped)):
         return False
@@ -80,7 +80,7 @@ def _is_of_a_library(walk: Walk, cache: Any) -> bool:
 
 
 def inspect_context_variable(walk: Walk, node: Node) -> None:
-    """What it is set to belongs to one context; its default is everybody's."""
+    """The value of a context variable belongs to one context, but its default is shared."""
     try:
         default = contextvars.Context().run(node.obj.get)
     except LookupError:

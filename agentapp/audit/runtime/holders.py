@@ -1,4 +1,4 @@
-"""Looking into objects that hold others: containers, instances, and what wraps something."""
+"""Inspectors for objects that hold others: containers, instances and wrappers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def inspect_tuple(walk: Walk, node: Node) -> None:
 
 
 def inspect_container(shape: Shape, attributes: Inspector | None, walk: Walk, node: Node) -> None:
-    """``attributes`` looks into those that an object of a class derived from a container has besides."""
+    """``attributes`` inspects the attributes of an object whose class derives from a container."""
     if node.hops > 0 and issubclass(type(node.obj), defaultdict):
         shape = LIBRARY_DEFAULTDICT
     if walk.note(node, shape):
@@ -31,7 +31,7 @@ def inspect_container(shape: Shape, attributes: Inspector | None, walk: Walk, no
 
 
 def inspect_instance(shape: Shape, walk: Walk, node: Node) -> None:
-    """Of a class of ours: whatever it holds is as near to us as it is, so hops are counted anew."""
+    """An instance of a class of the watched packages. The count of hops starts anew from it."""
     if walk.note(node, shape):
         walk.expand_names(node, None, 0)
         walk.expand(node, (type(node.obj),), lambda _: "", 0)
@@ -39,7 +39,7 @@ def inspect_instance(shape: Shape, walk: Walk, node: Node) -> None:
 
 
 def inspect_foreign(shape: Shape, is_container: bool, walk: Walk, node: Node) -> None:
-    """Of a library's class."""
+    """An instance of a class of a library."""
     if node.hops >= walk.most_hops and not is_container:
         return
     if walk.note(node, shape):
@@ -55,11 +55,11 @@ def _inspect_exception(walk: Walk, node: Node, hops: int) -> None:
 
 
 def inspect_wrapped(walk: Walk, node: Node) -> None:
-    """To what it wraps: it holds nothing else."""
+    """A wrapper: inspect the object that it wraps."""
     walk.expand(node, objects.referents(node.obj, walk.bounds.limit), lambda _: "")
 
 
 def inspect_referents(walk: Walk, node: Node) -> None:
-    """An object written in C: a generator, an iterator, a queue."""
+    """An object written in C, such as a generator, an iterator or a queue."""
     if node.hops < walk.most_hops:
         walk.expand(node, objects.referents(node.obj, walk.bounds.limit), lambda _: "", node.hops + 1)

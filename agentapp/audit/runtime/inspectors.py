@@ -1,4 +1,4 @@
-"""Which look is for which type, and what is left alone."""
+"""Chooses the inspector for each type, and the types that are not inspected."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from agentapp.audit.runtime.walk import Inspector, Walk
 
 HERE = __name__.rpartition(".")[0] + "."
 
-# They hold what belongs to one thread, task or request, or let go of it by themselves.
+# Their content belongs to one thread, task or request, or they do not keep it alive.
 _NOT_SHARED = (
     threading.local,
     weakref.ref,
@@ -39,7 +39,7 @@ _LOCALS = frozenset(
         ("werkzeug.local", "LocalStack"),
     }
 )
-# Nothing a request could keep something in, or the interpreter's own books.
+# A request cannot store data in these, or they are internal to the interpreter.
 _OPAQUE = (types.ModuleType, types.CodeType, types.FrameType, types.TracebackType, types.BuiltinFunctionType)
 _WRAPPERS = (
     frozenset,
@@ -56,7 +56,7 @@ _ABCS = (MutableMapping, MutableSequence, MutableSet, UserList)
 
 
 def inspector_for(walk: Walk, cls: type) -> Inspector | None:
-    """``None`` for what nobody has to look into."""
+    """The inspector for instances of a type; ``None`` if they need no inspection."""
     if _is_left_alone(cls):
         return None
     if issubclass(cls, type):

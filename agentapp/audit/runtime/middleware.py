@@ -1,4 +1,4 @@
-"""The detector as a WSGI middleware: which request changed something shared, or left its data there."""
+"""The detector as a WSGI middleware."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_WRAPPED = ("app", "wsgi_app", "application")  # what middlewares call the app inside them
+_WRAPPED = ("app", "wsgi_app", "application")  # the attributes in which middleware keeps the app
 
 
 class Mode(Protocol):
-    """Those of one mode: who is under way, and what is found when somebody comes or goes."""
+    """What a mode does when a request begins or ends. Each method returns the changes it found."""
 
     def begin(self, visit: Visit) -> list[Change]: ...
     def resume(self, visit: Visit) -> list[Change]: ...
@@ -37,12 +37,12 @@ class LeakMiddleware:
     """Wraps a WSGI app, and calls ``report`` with each `Change`.
 
     In the mode ``changes``, shared objects are compared before and after every request. If requests overlap,
-    all those are named that were under way between two comparisons. In the mode ``canary``, every request
-    is given a mark, and when it is over the mark is looked for in shared objects.
+    a change names all requests that were in progress between two comparisons. In the mode ``canary``, every
+    request gets a mark, and shared objects are searched for the mark when the request has ended.
 
-    A request is over when the server closes its response. Nothing is locked while the app works; but in the
-    mode ``changes`` requests that begin or end at the same moment wait for each other's comparison. A
-    ``report`` that raises is logged, and changes nothing for the request.
+    A request ends when the server closes its response. No lock is held while the app works, but in the mode
+    ``changes`` requests that begin or end at the same moment wait for each other's comparison. If ``report``
+    raises, the error is logged and the request goes on.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class LeakMiddleware:
         return _Body(self, visit, body)
 
     def settle(self) -> None:
-        """Compare now, for a test whose client closes no responses: what was read to its end is over."""
+        """Compare now, for test clients that do not close responses. Fully read ones count as ended."""
         self._run_guarded(self._mode.settle)
 
     def _warn(self, is_complete: bool) -> None:
@@ -106,7 +106,7 @@ class LeakMiddleware:
             log.warning("the leak detector finds no loaded module of %s", ", ".join(missing))
 
     def _run_guarded(self, step: Callable[..., list[Change]], *args: Any) -> None:
-        """Whatever is wrong with the detector or with who hears of it, the request goes on."""
+        """Run a step and report its changes. An error in either is logged, and the request goes on."""
         try:
             changes = step(*args)
         except Exception:
@@ -120,7 +120,7 @@ class LeakMiddleware:
 
 
 class _Body(Iterator[bytes]):
-    """The response as the app gave it. The request is over when it is closed, whoever closes it and when."""
+    """The body of the response. The request ends when it is closed."""
 
     def __init__(self, middleware: LeakMiddleware, visit: Visit, body: Iterable[bytes]) -> None:
         self._middleware, self._visit, self._body = middleware, visit, body
@@ -152,12 +152,12 @@ class _Body(Iterator[bytes]):
             self._middleware._run_guarded(self._middleware._mode.end, self._visit)
 
     def __del__(self) -> None:
-        # A server that forgets to close leaves the request to be dropped at the next comparison.
+        # If the server never closes the body, the request is removed at the next comparison.
         self._visit.over = True
 
 
 def _roots(app: Any) -> Iterator[tuple[str, object]]:
-    """The app, and what it is wrapped in: an app that a factory made is in no module."""
+    """The app and the apps inside it. An app from a factory is in no module, so it must be a root."""
     met: set[int] = set()
     while app is not None and id(app) not in met and len(met) < 8:
         met.add(id(app))

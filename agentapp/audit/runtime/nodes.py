@@ -1,4 +1,4 @@
-"""One object that can change: how it was reached, what it held, and how that differs from what it holds."""
+"""A node of the walk: one object, how it was reached, what it held, and how that has changed."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from agentapp.audit.runtime.wording import Wording
 
 
 class Node:
-    """An object that was met on a walk. It has a shape, and what it held, if it can change itself.
+    """An object that was reached on a walk. ``shape`` and ``held`` are set if the object can change.
 
-    ``depth`` counts the steps from a module, ``hops`` those inside objects of libraries.
+    ``depth`` counts the steps from a module, ``hops`` the steps inside objects of libraries.
     """
 
     __slots__ = ("depth", "held", "hops", "label", "obj", "parent", "shape")
@@ -38,7 +38,7 @@ class Node:
         self.held: State = EMPTY
 
     def rename(self, name: str) -> None:
-        """Call it by a name of its own, whatever way led to it."""
+        """Use this name, regardless of how the object was reached."""
         self.parent, self.label, self.hops = None, name, 0
 
     def where(self) -> str:
@@ -51,12 +51,12 @@ class Node:
 
 
 def label_of(name: str) -> str:
-    """A variable of an enclosing function has a colon in front already."""
+    """The label of a name. A variable of an enclosing function already starts with a colon."""
     return name if name.startswith(":") else "." + name
 
 
 def read(shape: Shape, obj: Any, limit: int) -> State | None:
-    """``None`` if it could not be read: others kept changing it, or it is broken."""
+    """What the object holds; ``None`` if reading fails because it changes all the time or is broken."""
     for _ in range(3):
         try:
             return shape.read(obj, limit)
@@ -68,7 +68,7 @@ def read(shape: Shape, obj: Any, limit: int) -> State | None:
 
 
 def find_changed(nodes: Sequence[Node], held: Sequence[State], limit: int) -> Iterator[tuple[Node, State]]:
-    """Those that do not hold the very same objects any more."""
+    """The nodes that no longer hold the identical objects, each with what it holds now."""
     for node, before in zip(nodes, held, strict=True):
         if node.shape is None:
             continue
@@ -79,14 +79,14 @@ def find_changed(nodes: Sequence[Node], held: Sequence[State], limit: int) -> It
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    label: str  # of the name, in a namespace
+    label: str  # of the changed name in a namespace, or empty
     kind: Kind
     before: str
     after: str
 
 
 def find_differences(node: Node, before: State, now: State, wording: Wording) -> list[Difference]:
-    """What `unchanged` has doubts about, looked at closely."""
+    """Compare by equality what `is_unchanged` found different by identity."""
     shape = node.shape
     if shape is None:
         return []

@@ -1,4 +1,4 @@
-"""Whether something is still the same: one object, or plain values such as texts that are equal."""
+"""Comparisons without calling methods: by identity, or by equality of plain values such as texts."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from agentapp.audit.runtime.states import State
 
 
 def is_unchanged(before: State, now: State) -> bool:
-    """Quickly, and only by identity: ``False`` may still turn out to be no change."""
+    """A quick comparison by identity. ``False`` may still mean equal values."""
     return before[0] == now[0] and len(before[1]) == len(now[1]) and all(map(is_, before[1], now[1]))
 
 
 def is_alike(one: Any, other: Any, depth: int = 3) -> bool:
-    """One object, or plain values that are equal."""
+    """Whether both are the same object, or equal plain values."""
     if one is other:
         return True
     kind = type(one)
@@ -42,7 +42,7 @@ def are_same_items(before: tuple[Any, ...], now: tuple[Any, ...]) -> bool:
 
 
 def are_same_members(before: tuple[Any, ...], now: tuple[Any, ...]) -> bool:
-    """As sets: their order means nothing, and changes when they are rebuilt."""
+    """Compare as sets, whose order changes when they are rebuilt."""
     if len(before) != len(now):
         return False
     ids = set(map(id, before))
@@ -54,14 +54,14 @@ def are_same_members(before: tuple[Any, ...], now: tuple[Any, ...]) -> bool:
 
 
 def is_empty_inside(value: Any, depth: int = 3) -> bool:
-    """Whether there is nothing in it, but for other hollow things."""
+    """Whether it is an empty container, or a dict of only such containers."""
     if issubclass(type(value), dict):
         return depth > 0 and all(is_empty_inside(each, depth - 1) for each in dict.values(value))
     return length(value) == 0
 
 
 def is_filled_by_reading(before: State, now: State) -> bool:
-    """Whether all that is new in a mapping is hollow, as it is when a defaultdict was only asked."""
+    """Whether a mapping only got empty values, as a defaultdict does when missing keys are read."""
     half, old = len(now[1]) // 2, len(before[1]) // 2
     return (
         half == now[0]

@@ -1,4 +1,4 @@
-"""The mode ``canary``: every request is given a mark, and is looked for when it is over."""
+"""The mode ``canary``: each request gets a mark, and shared objects are searched for it at the end."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from agentapp.audit.runtime.changes import Caller, Change
 from agentapp.audit.runtime.visits import Visit
 from agentapp.audit.runtime.watch import Watch
 
-MAX_FINISHED_REQUESTS = 64  # so many requests that are over are still looked for
-MAX_PLACES_PER_MARK = 20  # so many places are reported for one mark
+MAX_FINISHED_REQUESTS = 64  # The marks of this many ended requests are still searched for.
+MAX_PLACES_PER_MARK = 20  # This many places are reported for one mark.
 
 
 class Searches:
-    """The books of requests that are under way, and of the last ones that are over. The lock is held for
-    them alone, never while the app works nor while it is searched.
+    """The requests in progress, and the last ones that have ended.
 
-    ``warn`` hears of every search whether it was complete.
+    The lock guards these, and is never held while the app works or while objects are searched. ``warn`` is
+    called after each search with whether it was complete.
     """
 
     def __init__(self, watch: Watch, warn: Callable[[bool], None]) -> None:
         self._watch, self._warn = watch, warn
-        # Re-entrant: the collector may close a forgotten response while the books are open.
+        # Re-entrant, because the garbage collector may close a response while the lock is held.
         self._lock = threading.RLock()
         self._visits: dict[int, Visit] = {}
         self._past: deque[tuple[str, Caller]] = deque(maxlen=MAX_FINISHED_REQUESTS)
@@ -57,7 +57,7 @@ class Searches:
 
     def _search(self) -> list[Change]:
         with self._lock:
-            past = list(self._past)  # those that end while it is searched may be seen at work
+            past = list(self._past)  # Without those that end during the search.
         places: dict[str, list[str]] = {}
         found_marks, is_complete = self._watch.find_marks()
         self._warn(is_complete)

@@ -1,9 +1,9 @@
-"""Who did it: the function and the line that changed something shared, for the price of looking all the time.
+"""Finds the function and the line that changed a shared object. This is expensive.
 
-While a `Tracer` is on, every call that the chosen packages make or return from, on this thread, is followed
-by a look at all objects of a snapshot. A change that appears while a call is made is that call's, and its
-line is exact. A change that appears between two calls was an assignment of the function in between; its line
-is the last one before this point that assigns to something other than a local variable.
+While a `Tracer` is on, all objects of a snapshot are compared at every call and return of the watched
+packages on this thread. A change during a call was made by that call, and its line is exact. A change between
+two calls was made by an assignment of the function; its line is the last one before this point that assigns
+to something other than a local variable.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ _STORE_INSTRUCTIONS = frozenset(
         "DELETE_DEREF",
     }
 )
-# They change nothing themselves. What they call is code of its own, and seen as that.
+# Builtins that change nothing themselves. Functions that they call are traced separately.
 _PURE_FUNCTIONS = frozenset(
     {"abs", "all", "any", "callable", "chr", "format", "getattr", "hasattr", "hash", "id", "isinstance"}
     | {"issubclass", "iter", "len", "max", "min", "ord", "print", "repr", "round", "sorted", "sum", "vars"}
 )
-_MAX_SUSPECTS = 5  # that many functions are named for one change
+_MAX_SUSPECTS = 5  # This many functions are named for one change.
 
 
 class Tracer:
-    """For one request. Turn it on around each piece of its work."""
+    """Traces one request. It is a context manager for each part of the request's work."""
 
     def __init__(self, watch: Watch, snapshot: Snapshot) -> None:
         self._watch, self._nodes = watch, snapshot.nodes
@@ -55,7 +55,7 @@ class Tracer:
         self._before: Any = None
 
     def suspects(self, object_id: int, label: str) -> tuple[str, ...]:
-        """Who changed this object, or this name in it, since the tracer was made."""
+        """The functions that changed this object, or this name in it, since the tracer was made."""
         return tuple(self._found.get((object_id, label), ()))
 
     def __enter__(self) -> None:
@@ -63,7 +63,7 @@ class Tracer:
         sys.setprofile(self._event)
 
     def __exit__(self, *exc: object) -> None:
-        # Whoever put in a profiler meanwhile keeps it.
+        # If the app has installed another profiler meanwhile, it stays.
         if sys.getprofile() == self._event:
             sys.setprofile(self._before)
         self._before = None
@@ -83,7 +83,7 @@ class Tracer:
                 self._record_changes(frame, called=False)
             elif frame.f_back is not None and self._owns(frame.f_back):
                 self._record_changes(frame.f_back, called=True)
-        except Exception:  # whatever is wrong with the tracer, the request goes on
+        except Exception:  # An error in the tracer must not stop the request.
             self._nodes, self._held = (), []
 
     def _owns(self, frame: FrameType) -> bool:

@@ -13,7 +13,7 @@ from agentapp.audit.extract.values import describe_value
 from agentapp.audit.facts import MODULE, STEP, is_new_object, rank
 
 
-def assign(scope: Scope, node: ast.Assign) -> None:
+def run_assign(scope: Scope, node: ast.Assign) -> None:
     paths, value = scope.eval(node.value), describe_value(scope, node.value)
     first = node.targets[0]
     if scope.is_module and isinstance(node.value, ast.Subscript) and isinstance(first, ast.Name):
@@ -25,7 +25,7 @@ def assign(scope: Scope, node: ast.Assign) -> None:
         bind(scope, target, paths, value, node.value)
 
 
-def ann_assign(scope: Scope, node: ast.AnnAssign) -> None:
+def run_ann_assign(scope: Scope, node: ast.AnnAssign) -> None:
     if node.value is not None:
         paths, value = scope.eval(node.value), describe_value(scope, node.value)
         bind(scope, node.target, paths, value, node.value, annotated=node.annotation)
@@ -33,7 +33,7 @@ def ann_assign(scope: Scope, node: ast.AnnAssign) -> None:
         scope.class_.attributes.setdefault(node.target.id, ("?", node.lineno, True))
 
 
-def aug_assign(scope: Scope, node: ast.AugAssign) -> None:
+def run_aug_assign(scope: Scope, node: ast.AugAssign) -> None:
     scope.eval(node.value)
     target, line = node.target, node.lineno
     if not isinstance(target, ast.Name):
@@ -47,7 +47,7 @@ def aug_assign(scope: Scope, node: ast.AugAssign) -> None:
         scope.write(scope.env.get(target.id, FRESH), "aug", line, describe_value(scope, node.value))
 
 
-def named_expr(scope: Scope, node: ast.NamedExpr) -> Paths:
+def eval_named_expr(scope: Scope, node: ast.NamedExpr) -> Paths:
     paths, name = scope.eval(node.value), node.target.id
     if not scope.is_module and name not in scope.globals and name not in scope.nonlocals:
         scope.local_names.add(name)
@@ -55,7 +55,7 @@ def named_expr(scope: Scope, node: ast.NamedExpr) -> Paths:
     return paths
 
 
-def delete(scope: Scope, node: ast.Delete) -> None:
+def run_delete(scope: Scope, node: ast.Delete) -> None:
     for target in node.targets:
         match target:
             case ast.Subscript(value=base, slice=key):

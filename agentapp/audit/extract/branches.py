@@ -14,7 +14,7 @@ from agentapp.audit.facts import MAIN, Function
 from agentapp.audit.known_names import looks_like_lock
 
 
-def if_(scope: Scope, node: ast.If) -> None:
+def run_if(scope: Scope, node: ast.If) -> None:
     if scope.is_module and _is_main(node.test):
         _run_main(scope, node.body)
         scope.run_all(node.orelse)
@@ -32,17 +32,17 @@ def if_(scope: Scope, node: ast.If) -> None:
         scope.checks += [(path, under) for path in present]
 
 
-def for_(scope: Scope, node: ast.For | ast.AsyncFor) -> None:
+def run_for(scope: Scope, node: ast.For | ast.AsyncFor) -> None:
     bind_elements(scope, node.target, scope.eval(node.iter))
     _run_branches(scope, node.body, node.orelse)
 
 
-def while_(scope: Scope, node: ast.While) -> None:
+def run_while(scope: Scope, node: ast.While) -> None:
     scope.eval(node.test)
     _run_branches(scope, node.body, node.orelse)
 
 
-def match_(scope: Scope, node: ast.Match) -> None:
+def run_match(scope: Scope, node: ast.Match) -> None:
     parts = element_paths(scope.eval(node.subject))
     for case in node.cases:
         for name in captured_names(case.pattern):
@@ -52,7 +52,7 @@ def match_(scope: Scope, node: ast.Match) -> None:
     _run_branches(scope, *(case.body for case in node.cases))
 
 
-def try_(scope: Scope, node: ast.Try) -> None:
+def run_try(scope: Scope, node: ast.Try) -> None:
     scope.run_all(node.body)
     after = dict(scope.env)
     for handler in node.handlers:

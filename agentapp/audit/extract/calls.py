@@ -49,7 +49,7 @@ _SPECIAL_STEPS = frozenset(
 )
 
 
-def call(scope: Scope, node: ast.Call) -> Paths:
+def eval_call(scope: Scope, node: ast.Call) -> Paths:
     function, line = node.func, node.lineno
     if isinstance(function, ast.Name) and scope.is_builtin(function.id):
         return BUILTINS.get(function.id, call_builtin)(scope, node)

@@ -17,7 +17,7 @@ _CLASS_METHODS = frozenset(
 )  # Their first parameter is the class.
 
 
-def define(scope: Scope, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
+def define_function(scope: Scope, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
     decorators = tuple([_find_reference(scope, each) for each in node.decorator_list])
     inner = _open_scope(scope, node, node.name, decorators)
     names = collect_names(node.body)
@@ -37,7 +37,7 @@ def define(scope: Scope, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
             scope.mentions.add(path)
 
 
-def lambda_(scope: Scope, node: ast.Lambda) -> Paths:
+def define_lambda(scope: Scope, node: ast.Lambda) -> Paths:
     """A lambda is assumed to be called where it is written, so under the same locks."""
     inner = _open_scope(scope, node, f"<lambda:{node.lineno}:{node.col_offset}>")
     inner.locks = list(scope.locks)

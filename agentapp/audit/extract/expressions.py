@@ -10,39 +10,39 @@ from agentapp.audit.extract.paths import FRESH, Paths, container_paths, copy_pat
 from agentapp.audit.extract.scope import Scope
 
 
-def constant(scope: Scope, node: ast.Constant) -> Paths:
+def eval_constant(scope: Scope, node: ast.Constant) -> Paths:
     return FRESH
 
 
-def operation(scope: Scope, node: ast.BinOp) -> Paths:
+def eval_operation(scope: Scope, node: ast.BinOp) -> Paths:
     scope.eval(node.left)
     scope.eval(node.right)
     return FRESH
 
 
-def comparison(scope: Scope, node: ast.Compare) -> Paths:
+def eval_comparison(scope: Scope, node: ast.Compare) -> Paths:
     scope.eval(node.left)
     for other in node.comparators:
         scope.eval(other)
     return FRESH
 
 
-def formatted_string(scope: Scope, node: ast.JoinedStr) -> Paths:
+def eval_formatted_string(scope: Scope, node: ast.JoinedStr) -> Paths:
     for value in node.values:
         scope.eval(value)
     return FRESH
 
 
-def inner_value(scope: Scope, node: ast.Await | ast.Starred) -> Paths:
+def eval_inner(scope: Scope, node: ast.Await | ast.Starred) -> Paths:
     return scope.eval(node.value)
 
 
-def conditional(scope: Scope, node: ast.IfExp) -> Paths:
+def eval_conditional(scope: Scope, node: ast.IfExp) -> Paths:
     scope.eval(node.test)
     return limit_paths([*scope.eval(node.body), *scope.eval(node.orelse)])
 
 
-def boolean(scope: Scope, node: ast.BoolOp) -> Paths:
+def eval_boolean(scope: Scope, node: ast.BoolOp) -> Paths:
     """If the default of ``given`` is an empty container, ``given or {}`` never returns that default."""
     found = [path for value in node.values for path in scope.eval(value)]
     first = node.values[0]
@@ -55,7 +55,7 @@ def _has_empty_default(scope: Scope, name: str) -> bool:
     return scope.function.defaults.get(name) == "M"
 
 
-def display(scope: Scope, node: ast.List | ast.Tuple | ast.Set) -> Paths:
+def eval_display(scope: Scope, node: ast.List | ast.Tuple | ast.Set) -> Paths:
     """A new container. A starred part is copied into it; other parts are passed on."""
     spread: list[str] = []
     parts: list[Paths] = []
@@ -67,7 +67,7 @@ def display(scope: Scope, node: ast.List | ast.Tuple | ast.Set) -> Paths:
     return limit_paths([*spread, *container_paths(parts, in_places=isinstance(node, ast.Tuple))])
 
 
-def dict_display(scope: Scope, node: ast.Dict) -> Paths:
+def eval_dict_display(scope: Scope, node: ast.Dict) -> Paths:
     spread: list[str] = []
     for key, value in zip(node.keys, node.values, strict=True):
         if key is None:
@@ -78,12 +78,14 @@ def dict_display(scope: Scope, node: ast.Dict) -> Paths:
     return limit_paths(spread)
 
 
-def comprehension(scope: Scope, node: ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp) -> Paths:
+def eval_comprehension(
+    scope: Scope, node: ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
+) -> Paths:
     """A new container or generator with the values of the comprehension."""
     before = scope.env
     scope.env = dict(before)
     for generator in node.generators:
-        _generate(scope, generator)
+        _bind_generator(scope, generator)
     if isinstance(node, ast.DictComp):
         scope.eval(node.key)
         found = pass_on(scope, node.value)
@@ -93,7 +95,7 @@ def comprehension(scope: Scope, node: ast.ListComp | ast.SetComp | ast.DictComp 
     return container_paths([found])
 
 
-def _generate(scope: Scope, node: ast.comprehension) -> None:
+def _bind_generator(scope: Scope, node: ast.comprehension) -> None:
     paths = scope.eval(node.iter)
     saved = scope.is_module, scope.class_
     scope.is_module, scope.class_ = False, None  # A comprehension has its own scope.

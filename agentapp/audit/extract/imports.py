@@ -8,15 +8,15 @@ from agentapp.audit.extract.scope import Scope
 from agentapp.audit.facts import Module
 
 
-def import_(scope: Scope, node: ast.Import) -> None:
+def run_import(scope: Scope, node: ast.Import) -> None:
     for alias in node.names:
         name = alias.asname or alias.name.partition(".")[0]
         _bind(scope, name, alias.name if alias.asname else name, "")
 
 
-def import_from(scope: Scope, node: ast.ImportFrom) -> None:
+def run_import_from(scope: Scope, node: ast.ImportFrom) -> None:
     module = scope.reading.module
-    base = _absolute(module, node)
+    base = _absolute_name(module, node)
     for alias in node.names:
         if alias.name == "*":
             module.stars += (base,)
@@ -24,7 +24,7 @@ def import_from(scope: Scope, node: ast.ImportFrom) -> None:
             _bind(scope, alias.asname or alias.name, base, alias.name)
 
 
-def _absolute(module: Module, node: ast.ImportFrom) -> str:
+def _absolute_name(module: Module, node: ast.ImportFrom) -> str:
     """The absolute name of the module. Too many leading dots lead to the top-level package."""
     base = node.module or ""
     if not node.level:

@@ -16,7 +16,7 @@ _CONTEXT_METHODS = MappingProxyType(
 )
 
 
-def with_(scope: Scope, node: ast.With | ast.AsyncWith) -> None:
+def run_with(scope: Scope, node: ast.With | ast.AsyncWith) -> None:
     """Every context manager is recorded as a possible lock; pass two decides whether it is one."""
     count = len(scope.locks)
     entering = _CONTEXT_METHODS[type(node)]

@@ -52,54 +52,54 @@ def captured_names(pattern: ast.pattern) -> Iterator[str]:
             yield part.rest
 
 
-def _assigned(node: ast.Assign, names: Names) -> None:
+def _add_assigned(node: ast.Assign, names: Names) -> None:
     for target in node.targets:
         add_target_names(target, names.bound)
 
 
-def _target(node: Any, names: Names) -> None:
+def _add_target(node: Any, names: Names) -> None:
     add_target_names(node.target, names.bound)
 
 
-def _defined(node: Any, names: Names) -> None:
+def _add_defined(node: Any, names: Names) -> None:
     names.bound.add(node.name)
 
 
-def _imported(node: Any, names: Names) -> None:
+def _add_imported(node: Any, names: Names) -> None:
     names.bound.update(alias.asname or alias.name.partition(".")[0] for alias in node.names)
 
 
-def _entered(node: Any, names: Names) -> None:
+def _add_entered(node: Any, names: Names) -> None:
     for item in node.items:
         if item.optional_vars is not None:
             add_target_names(item.optional_vars, names.bound)
 
 
-def _caught(node: ast.ExceptHandler, names: Names) -> None:
+def _add_caught(node: ast.ExceptHandler, names: Names) -> None:
     if node.name:
         names.bound.add(node.name)
 
 
-def _matched(node: ast.match_case, names: Names) -> None:
+def _add_matched(node: ast.match_case, names: Names) -> None:
     names.bound.update(captured_names(node.pattern))
 
 
 _BINDING: Mapping[type[ast.AST], Callable[[Any, Names], None]] = MappingProxyType(
     {
-        ast.Assign: _assigned,
-        ast.AnnAssign: _target,
-        ast.AugAssign: _target,
-        ast.For: _target,
-        ast.AsyncFor: _target,
-        ast.FunctionDef: _defined,
-        ast.AsyncFunctionDef: _defined,
-        ast.ClassDef: _defined,
-        ast.Import: _imported,
-        ast.ImportFrom: _imported,
-        ast.With: _entered,
-        ast.AsyncWith: _entered,
-        ast.ExceptHandler: _caught,
-        ast.match_case: _matched,
+        ast.Assign: _add_assigned,
+        ast.AnnAssign: _add_target,
+        ast.AugAssign: _add_target,
+        ast.For: _add_target,
+        ast.AsyncFor: _add_target,
+        ast.FunctionDef: _add_defined,
+        ast.AsyncFunctionDef: _add_defined,
+        ast.ClassDef: _add_defined,
+        ast.Import: _add_imported,
+        ast.ImportFrom: _add_imported,
+        ast.With: _add_entered,
+        ast.AsyncWith: _add_entered,
+        ast.ExceptHandler: _add_caught,
+        ast.match_case: _add_matched,
         ast.Global: lambda node, names: names.globals.update(node.names),
         ast.Nonlocal: lambda node, names: names.nonlocals.update(node.names),
     }

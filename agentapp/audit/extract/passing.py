@@ -39,12 +39,12 @@ def pass_arguments(scope: Scope, node: ast.Call) -> tuple[tuple[str, str], ...]:
     return tuple(found)
 
 
-def return_(scope: Scope, node: ast.Return) -> None:
+def run_return(scope: Scope, node: ast.Return) -> None:
     if node.value is not None:
         scope.returns.update(pass_on(scope, node.value))
 
 
-def yield_(scope: Scope, node: ast.Yield | ast.YieldFrom) -> Paths:
+def eval_yield(scope: Scope, node: ast.Yield | ast.YieldFrom) -> Paths:
     """Yielded objects count as returned. The object that ``send`` passes in is not known."""
     scope.function.yields = True
     scope.function.yielded_under = tuple(scope.locks)

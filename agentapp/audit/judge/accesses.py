@@ -77,10 +77,10 @@ class Accesses:
             return
         if any(self._flags.is_off(module, owner, path) for path in write.only_if):
             return
-        target = self._writes.target(module, write, owner)
+        target = self._writes.find_target(module, write, owner)
         if target.steps and is_new_object(target.steps[-1]):
             return
-        violation = self._writes.violation(module, function, write, target)
+        violation = self._writes.find_violation(module, function, write, target)
         if violation is not None:
             locks = self._locks.held_at(module, function, write.locks)
             self._add(violation, module, function, write, locks)
@@ -100,7 +100,7 @@ class Accesses:
             write = change.write._replace(path=path, locks=())
             if is_replaced(write):
                 continue
-            violation = self._writes.violation(module, function, write, target)
+            violation = self._writes.find_violation(module, function, write, target)
             if violation is not None:
                 at, facts = self._program.modules[change.where[0]], self._program.function(change.where)
                 locks = self._locks.held_at(module, function, call.locks)
@@ -114,7 +114,7 @@ class Accesses:
             violation = Violation("ISO014", ("ext", target.name), f"`{target.name}`", module.name, call.line)
             self._add(violation, module, function, Write(call.path, "", call.line, ()), frozenset())
         elif target.kind == "var" and target.steps and target.steps[0].startswith("."):
-            made = self._makers.of_variable(target)
+            made = self._makers.maker_of_variable(target)
             if LOGGER_FACTORIES.search(made) and target.steps[0] in LOGGER_MUTATORS:
                 key = ("logger", *target.id)
                 violation = Violation("ISO014", key, f"the logger `{target.name}`", module.name, call.line)

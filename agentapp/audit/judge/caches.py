@@ -27,7 +27,7 @@ class Caches:
                 module, module.functions[function.outer]
             ):
                 continue
-            names = [self._program.decorator(module.name, path) for path in function.decorators]
+            names = [self._program.decorator_name(module.name, path) for path in function.decorators]
             lines = zip(names, function.decorator_lines, strict=True)
             line = next((line for name, line in lines if CACHE_DECORATORS.search(name)), function.line)
             if function.owner and "staticmethod" not in names and function.params[:1] == ("self",):
@@ -53,4 +53,4 @@ class Caches:
         """The content of a context variable or a thread-local depends on the caller."""
         if target.kind != "var" or not target.steps:
             return False
-        return THREAD_LOCAL_CLASSES.search(self._makers.of_variable(target)) is not None
+        return THREAD_LOCAL_CLASSES.search(self._makers.maker_of_variable(target)) is not None

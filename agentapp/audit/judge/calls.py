@@ -27,7 +27,7 @@ class Calls:
         for module, function in self._program.functions():
             me = module.name, function.name
             for call in function.calls:
-                for callee in self.callees(module.name, call.path, function.owner):
+                for callee in self.find_callees(module.name, call.path, function.owner):
                     found[callee].append((me, call.locks))
             where = (module.name, function.outer or MODULE)
             for path in function.decorators:
@@ -46,7 +46,7 @@ class Calls:
         A decorator class with arguments is made and then called, so its ``__call__`` runs too.
         """
         path = decorator.removesuffix("|()")
-        yield from self.callees(module, path, owner)
+        yield from self.find_callees(module, path, owner)
         target = self._program.resolve(module, path, owner)
         if path != decorator and target.kind == "class" and not target.steps:
             call = self._program.classes.method(target.id, "__call__")
@@ -56,15 +56,15 @@ class Calls:
     def callers_of(self, id: Id) -> list[Id]:
         return [caller for caller, _ in self.callers.get(id, ())]
 
-    def callees(self, module: str, path: str, owner: str) -> list[Id]:
+    def find_callees(self, module: str, path: str, owner: str) -> list[Id]:
         """The functions of the program that a call of this path runs."""
         key = (module, path, owner)
         known = self._called.get(key)
         if known is None:
-            known = self._called[key] = [each for each in self._calls(module, path, owner) if each]
+            known = self._called[key] = [each for each in self._find_callees(module, path, owner) if each]
         return known
 
-    def _calls(self, module: str, path: str, owner: str) -> list[Id | None]:
+    def _find_callees(self, module: str, path: str, owner: str) -> list[Id | None]:
         program = self._program
         classes = program.classes
         if path.startswith("s|.") and path.count(STEP) == 1 and owner:
@@ -94,7 +94,7 @@ class Calls:
             for call in function.calls:
                 last = call.path.rpartition(STEP)[2]
                 is_method = last.startswith(".") and not last.startswith(".__")
-                if is_method and not self.callees(module.name, call.path, function.owner):
+                if is_method and not self.find_callees(module.name, call.path, function.owner):
                     found[last[1:]].append((module.name, function.name))
         return found
 

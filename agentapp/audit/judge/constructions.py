@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from functools import cached_property
 
 from agentapp.audit.facts import MODULE, Call, Function, Module
-from agentapp.audit.judge.params import parameter
+from agentapp.audit.judge.params import find_parameter
 from agentapp.audit.judge.program import Program
 from agentapp.audit.judge.targets import Id
 
@@ -48,7 +48,7 @@ class Constructions:
                 continue
             for module, function, call in self.calls_of(made):
                 for where, path in call.args:
-                    if parameter(params, where) == name:
+                    if find_parameter(params, where) == name:
                         yield module, function, path
 
     def _fields(self, id: Id) -> tuple[str, ...]:

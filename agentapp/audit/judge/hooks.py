@@ -45,7 +45,7 @@ class Hooks:
         for module, function in self._program.functions():
             if self._program.is_not_served(module):
                 continue
-            names = [self._program.decorator(module.name, path) for path in function.decorators]
+            names = [self._program.decorator_name(module.name, path) for path in function.decorators]
             names += registered.get((module.name, function.name), ())
             last = last_name(function)
             if any(map(AFTER_REQUEST_HOOKS.search, names)) or last in (
@@ -78,7 +78,7 @@ class Hooks:
         """The function, and the functions that it calls directly."""
         yield module, function
         for call in function.calls:
-            for callee in self._calls.callees(module.name, call.path, function.owner):
+            for callee in self._calls.find_callees(module.name, call.path, function.owner):
                 yield self._program.modules[callee[0]], self._program.function(callee)
 
     def _find_assignments(self, module: Module, function: Function) -> Iterator[tuple[Key, int, str]]:
@@ -98,7 +98,7 @@ class Hooks:
         return self._is_a(target, "local") or self._makers.is_local_instance(target)
 
     def _is_a(self, target: Target, name: str) -> bool:
-        return self._makers.of_variable(target).rpartition(".")[2] == name
+        return self._makers.maker_of_variable(target).rpartition(".")[2] == name
 
     def _find_touched(self, module: Module, function: Function) -> Iterator[Key]:
         """The context variables and thread-locals that a function uses in any way."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from agentapp.audit.facts import Function, Module, Write
-from agentapp.audit.judge.makers import Makers, is_container, is_made_safe
-from agentapp.audit.judge.params import parameter
+from agentapp.audit.judge.makers import Makers, is_container, is_thread_safe
+from agentapp.audit.judge.params import find_parameter
 from agentapp.audit.judge.program import Program
 from agentapp.audit.judge.reach import Reach, last_name
 from agentapp.audit.judge.receivers import Receivers
@@ -30,22 +30,24 @@ class Instances:
         self._program, self._reach, self._makers = program, reach, makers
         self._sharing, self._serving, self._receivers = sharing, serving, receivers
 
-    def violation(self, module: Module, function: Function, write: Write, target: Target) -> Violation | None:
+    def find_violation(
+        self, module: Module, function: Function, write: Write, target: Target
+    ) -> Violation | None:
         if target.id not in self._program.classes or "()" in target.steps:
             return None
         if target.kind == "inst" and target.id not in self._sharing.singletons:
             return None
         if not target.steps:
-            return self._violation_of_container(module, function, write, target.id)
+            return self._check_container(module, function, write, target.id)
         if not target.steps[0].startswith("."):
             return None
         if write.how != "attr" or len(target.steps) > 1:  # It changes the object in the attribute.
-            found = self._violation_of_kept_default(target) or self._violation_of_class(write, target)
+            found = self._check_kept_default(target) or self._check_class(write, target)
             if found is not None:
                 return found
-        return self._violation_of_shared(module, function, write, target)
+        return self._check_shared(module, function, write, target)
 
-    def _violation_of_kept_default(self, target: Target) -> Violation | None:
+    def _check_kept_default(self, target: Target) -> Violation | None:
         """``self.items = items``, where ``items`` has a mutable default."""
         for module, class_ in self._program.classes.bases(target.id):
             init = self._program.modules[module].functions.get(f"{class_}.__init__")
@@ -66,11 +68,11 @@ class Instances:
             for call in below.calls if below else ():
                 if call.path == "s|.__init__":
                     for where, path in call.args:
-                        is_it = path.startswith("p:") and parameter(init.params[1:], where) == name
+                        is_it = path.startswith("p:") and find_parameter(init.params[1:], where) == name
                         if below and is_it and below.defaults.get(path[2:]) == "M":
                             yield module, below, path[2:]
 
-    def _violation_of_class(self, write: Write, target: Target) -> Violation | None:
+    def _check_class(self, write: Write, target: Target) -> Violation | None:
         """The attribute belongs to the class, and the instance has none of its own."""
         id, name = target.id, target.steps[0][1:]
         found = self._class_attribute(id, name)
@@ -79,7 +81,7 @@ class Instances:
         at, (value, line, annotated) = found
         if (annotated or name.startswith("_")) and self._copies_defaults(id):
             return None
-        made = self._makers.of(at[0], value)
+        made = self._makers.maker_of(at[0], value)
         if is_container(value, made) or (write.how == "item" and value[0] == "M"):
             return Violation("ISO003", ("class", *at, name), f"`{at[1]}.{name}`", at[0], line)
         return None
@@ -134,11 +136,9 @@ class Instances:
             for path in classes[at].decorators
         )
 
-    def _violation_of_container(
-        self, module: Module, function: Function, write: Write, id: Id
-    ) -> Violation | None:
+    def _check_container(self, module: Module, function: Function, write: Write, id: Id) -> Violation | None:
         """The class derives from a container, and the object itself is changed: ``super().append(...)``."""
-        home = self._sharing.home(id)
+        home = self._sharing.find_home(id)
         if home is None or write.how not in ("item", "call") or not self._makers.is_container_class(id):
             return None
         name = write.value if write.how == "call" else "__setitem__"
@@ -148,10 +148,10 @@ class Instances:
         class_ = self._program.classes[id]
         return Violation("ISO004", ("attr", *id, ""), f"`{class_.name}` of {home}", id[0], class_.line)
 
-    def _violation_of_shared(
+    def _check_shared(
         self, module: Module, function: Function, write: Write, target: Target
     ) -> Violation | None:
-        home = self._sharing.home(target.id) or self._serving.home(module, function)
+        home = self._sharing.find_home(target.id) or self._serving.find_home(module, function)
         if target.id not in self._sharing.singletons and self._receivers.is_called_only_on_new_objects(
             module, function
         ):
@@ -173,7 +173,7 @@ class Instances:
         """Whether the function constructs the object, or is a validator of its fields."""
         if self._constructs(module, function):
             return True
-        names = (self._program.decorator(module.name, path) for path in function.decorators)
+        names = (self._program.decorator_name(module.name, path) for path in function.decorators)
         return any(VALIDATOR_DECORATORS.search(name) for name in names)
 
     def _is_safe(self, write: Write, target: Target) -> bool:
@@ -188,8 +188,8 @@ class Instances:
         is_of_item = "[]" in target.steps and target.steps[-1].startswith(".")
         if write.how == "call" and is_of_item and self._program.classes.is_ambiguous_mutator(write.value):
             return True
-        made = self._makers.of(target.module, value)
-        if is_made_safe(made):
+        made = self._makers.maker_of(target.module, value)
+        if is_thread_safe(made):
             return True
         if is_container(value, made):
             return False

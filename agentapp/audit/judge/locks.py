@@ -86,7 +86,7 @@ class Locks:
             if target.kind == "func":
                 found |= self._taken_around(target, function)
                 continue
-            name = self._program.decorator(module.name, path)
+            name = self._program.decorator_name(module.name, path)
             if any(word in name.rpartition(".")[2].lower() for word in LOCKING_WORDS):
                 found.add(f"decorator {name}")
         return frozenset(found)

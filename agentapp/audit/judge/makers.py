@@ -18,7 +18,7 @@ class Makers:
     def __init__(self, program: Program) -> None:
         self._program = program
 
-    def of(self, module: str, value: str, depth: int = MAX_ALIAS_DEPTH) -> str:
+    def maker_of(self, module: str, value: str, depth: int = MAX_ALIAS_DEPTH) -> str:
         """The name of the library function or class whose call makes the value, or an empty text."""
         if value == "M":
             return "list"
@@ -28,21 +28,20 @@ class Makers:
         if target.kind == "ext":
             return target.name
         if target.kind == "var" and depth:
-            inner = self.of(target.module, self._program.value_of(target), depth - 1)
+            inner = self.maker_of(target.module, self._program.value_of(target), depth - 1)
             return f"{inner}()" if inner else ""
         return ""
 
-    def of_variable(self, target: Target) -> str:
-        return self.of(target.module, self._program.value_of(target))
+    def maker_of_variable(self, target: Target) -> str:
+        return self.maker_of(target.module, self._program.value_of(target))
 
     def is_app(self, target: Target) -> bool:
-        return target.kind == "var" and APP_CLASSES.search(self.of_variable(target)) is not None
+        return target.kind == "var" and APP_CLASSES.search(self.maker_of_variable(target)) is not None
 
     def is_scoped(self, target: Target) -> bool:
         """Whether the variable has another content in each thread or context."""
-        return THREAD_LOCAL_CLASSES.search(self.of_variable(target)) is not None or self.is_local_instance(
-            target
-        )
+        maker = self.maker_of_variable(target)
+        return THREAD_LOCAL_CLASSES.search(maker) is not None or self.is_local_instance(target)
 
     def is_local_instance(self, target: Target) -> bool:
         of = self._program.class_of(target._replace(steps=()))
@@ -60,6 +59,6 @@ def is_container(value: str, made: str) -> bool:
     return value == "M" or CONTAINER_CLASSES.search(made) is not None
 
 
-def is_made_safe(made: str) -> bool:
+def is_thread_safe(made: str) -> bool:
     """Whether objects of this class are thread-local or thread-safe."""
     return THREAD_LOCAL_CLASSES.search(made) is not None or THREAD_SAFE_CLASSES.search(made) is not None

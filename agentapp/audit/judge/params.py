@@ -40,7 +40,7 @@ class Params:
                 facts = self._program.function(callee)
                 offset = shift + takes_self(facts)
                 for where, path in call.args:
-                    name = parameter(facts.params, where, offset)
+                    name = find_parameter(facts.params, where, offset)
                     if not name or name == "*":
                         name, path = facts.vararg, path if name else join_path(path, "^")
                     for change in changed.get(name, ()):
@@ -51,7 +51,7 @@ class Params:
 
         A function that is passed to unknown code is assumed to be called with the arguments after it.
         """
-        called = self._calls.callees(module.name, call.path, function.owner)
+        called = self._calls.find_callees(module.name, call.path, function.owner)
         yield from ((callee, 0) for callee in called)
         if not called:
             for where, path in call.args:
@@ -96,7 +96,7 @@ def takes_self(function: Function) -> bool:
     return bool(function.owner) and "g:staticmethod" not in function.decorators
 
 
-def parameter(params: tuple[str, ...], where: str, offset: int = 0) -> str:
+def find_parameter(params: tuple[str, ...], where: str, offset: int = 0) -> str:
     """The name of the parameter for an argument that is passed by position or by name."""
     if not where.isdigit():
         return where

@@ -53,7 +53,7 @@ class Program:
             function = outer
         return function.owner
 
-    def decorator(self, module: str, path: str) -> str:
+    def decorator_name(self, module: str, path: str) -> str:
         """The qualified name of a decorator, with or without arguments."""
         target = self.resolve(module, path.removesuffix("|()"))
         if target.kind == "var" and not target.steps and (value := self.value_of(target)).startswith("C:"):
@@ -64,7 +64,7 @@ class Program:
         return ".".join((target.module, target.name, *(step.strip(".") for step in target.steps)))
 
     def is_cached(self, module: str, function: Function) -> bool:
-        return any(CACHE_DECORATORS.search(self.decorator(module, path)) for path in function.decorators)
+        return any(CACHE_DECORATORS.search(self.decorator_name(module, path)) for path in function.decorators)
 
     # -- paths
 
@@ -118,9 +118,9 @@ class Program:
             return Target("class", module, name)
         if name in found.imports:
             base, what = found.imports[name]
-            return self._imported(self._locate_import(module, base), what, depth)
+            return self._resolve_import(self._locate_import(module, base), what, depth)
         if name in found.names:
-            return self._variable(found, name, depth)
+            return self._resolve_variable(found, name, depth)
         for star in found.stars:
             star = self._locate_import(module, star)
             if star in self.modules:
@@ -140,7 +140,7 @@ class Program:
             above = above.rpartition(".")[0]
         return base
 
-    def _imported(self, base: str, what: str, depth: int) -> Target:
+    def _resolve_import(self, base: str, what: str, depth: int) -> Target:
         if not what:
             return Target("module", base, "") if self._has_module(base) else Target("ext", "", base)
         is_name = base in self.modules and what in self.modules[base].names
@@ -150,7 +150,7 @@ class Program:
             return self.resolve_name(base, what, depth + 1)
         return Target("ext", "", f"{base}.{what}")
 
-    def _variable(self, module: Module, name: str, depth: int) -> Target:
+    def _resolve_variable(self, module: Module, name: str, depth: int) -> Target:
         """The variable, or the object that it is an alias of."""
         value = module.names[name][0]
         if value.startswith("P:") and depth < MAX_DEPTH and _root_name(value) != name:
@@ -188,7 +188,7 @@ class Program:
                 case "module":
                     if not step.startswith("."):
                         return UNKNOWN
-                    target = self._in_module(target.module, step)
+                    target = self._resolve_in_module(target.module, step)
                 case "func" if step == "()" and not target.steps:
                     rest = self._skip_entering(target.id, rest)
                     target = self._resolve_result(target, target.of)
@@ -197,7 +197,7 @@ class Program:
                 case "class" if step in ("()", "[]") and not target.steps:
                     target = Target("inst", *target.id)
                 case "class" | "inst" | "self" | "var" if not target.steps and step.startswith("."):
-                    found = self._member(target, step[1:])
+                    found = self._resolve_member(target, step[1:])
                     if found is None:
                         return target._replace(steps=simplify_steps(steps))
                     target = found
@@ -219,7 +219,7 @@ class Program:
         rest = rest[2:] if is_context else rest[1:]
         return ("[]", *rest) if self.function(id).yields else rest
 
-    def _in_module(self, module: str, step: str) -> Target:
+    def _resolve_in_module(self, module: str, step: str) -> Target:
         below = f"{module}{step}"
         named = self.resolve_name(module, step[1:])
         if named.kind != "ext":
@@ -229,7 +229,7 @@ class Program:
         has_getattr = module in self.modules and "__getattr__" in self.modules[module].functions
         return self._resolve_result(Target("func", module, "__getattr__")) if has_getattr else named
 
-    def _member(self, target: Target, name: str) -> Target | None:
+    def _resolve_member(self, target: Target, name: str) -> Target | None:
         """The method of that name, or the result of the property."""
         of = self.class_of(target) if target.kind == "var" else target.id
         if of is None or of not in self.classes:

@@ -62,7 +62,7 @@ class Reach:
         every = self._calls.callers_of(id)
         if last in IMPORT_TIME_METHODS:
             return every
-        decorators = [self._program.decorator(module.name, path) for path in function.decorators]
+        decorators = [self._program.decorator_name(module.name, path) for path in function.decorators]
         if self._is_start(id, last, decorators) or self._is_of_metaclass(module, function, last):
             return []
         callers = [caller for caller in every if not self._is_ignored_caller(id, caller)]

@@ -19,7 +19,7 @@ class Reads:
     def __init__(self, program: Program, reach: Reach) -> None:
         self._program, self._reach = program, reach
 
-    def of(self, key: Key) -> list[ReadBy]:
+    def reads_of(self, key: Key) -> list[ReadBy]:
         kind, module, name, *rest = key
         if kind not in ("attr", "class"):
             return self._by_key.get(key, [])

@@ -60,7 +60,7 @@ class Receivers:
             if (module.name, function.name) not in self._reach.reached:
                 continue
             for call in function.calls:
-                for callee in self._calls.callees(module.name, call.path, function.owner):
+                for callee in self._calls.find_callees(module.name, call.path, function.owner):
                     if self._program.function(callee).owner:
                         found[callee].add(self._receiver(module, function, call))
         return found

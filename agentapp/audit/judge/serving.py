@@ -23,7 +23,7 @@ class Serving:
     def __init__(self, program: Program, calls: Calls) -> None:
         self._program, self._calls = program, calls
 
-    def home(self, module: Module, function: Function) -> str | None:
+    def find_home(self, module: Module, function: Function) -> str | None:
         """The object on which the function runs for every request, as it is named in messages."""
         return self._found.get((module.name, function.name))
 
@@ -32,13 +32,13 @@ class Serving:
         found: dict[Id, str] = {}
         for module, function in self._program.functions():
             if not self._program.is_not_served(module):
-                home = self._home(module, function)
+                home = self._describe_home(module, function)
                 if home is not None:
                     for id in self._with_own_methods(module, function, MAX_CALL_DEPTH):
                         found.setdefault(id, home)
         return found
 
-    def _home(self, module: Module, function: Function) -> str | None:
+    def _describe_home(self, module: Module, function: Function) -> str | None:
         if function.owner in module.classes:
             if self._is_application(module, function):
                 return f"the application, a `{function.owner}`"
@@ -77,7 +77,7 @@ class Serving:
             for call in function.calls:
                 if call.path.startswith("s|."):
                     owner = self._program.owner_of(module, function)
-                    for callee in self._calls.callees(module.name, call.path, owner):
+                    for callee in self._calls.find_callees(module.name, call.path, owner):
                         at = self._program.modules[callee[0]]
                         yield from self._with_own_methods(at, self._program.function(callee), depth - 1)
 

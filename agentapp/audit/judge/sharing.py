@@ -19,16 +19,16 @@ class Sharing:
         self._program, self._reach, self._makers = program, reach, makers
         self._homes: dict[Id, str] = {}
         self.singletons: set[Id] = set()  # classes that return the same instance each time
-        self._find()
+        self._find_all()
 
-    def home(self, id: Id) -> str | None:
+    def find_home(self, id: Id) -> str | None:
         """The place where an instance of the class or of a subclass is kept."""
         for other in (id, *self._program.classes.subclasses.get(id, ())):
             if other in self._homes:
                 return self._homes[other]
         return None
 
-    def _find(self) -> None:
+    def _find_all(self) -> None:
         left: list[Kept] = []
         for module in self._program.modules.values():
             if not self._program.is_not_served(module):

@@ -20,10 +20,10 @@ class Variables:
     def __init__(self, program: Program, makers: Makers) -> None:
         self._program, self._makers = program, makers
 
-    def violation(self, write: Write, target: Target) -> Violation | None:
+    def find_violation(self, write: Write, target: Target) -> Violation | None:
         home = self._program.modules[target.module]
         value, line = home.names[target.name]
-        made = self._makers.of(target.module, value)
+        made = self._makers.maker_of(target.module, value)
 
         def violation(rule: str, name: str = f"`{target.name}`") -> Violation:
             return Violation(rule, key_of(target), name, target.module, line)
@@ -64,7 +64,7 @@ class Variables:
             return True
         if of is not None and target.steps and target.steps[0].startswith("."):
             value = self._program.classes.instance_values(of).get(target.steps[0][1:], "?")
-            made = self._makers.of(of[0], value)
+            made = self._makers.maker_of(of[0], value)
             if "[]" in target.steps and self._program.classes.is_ambiguous_mutator(write.value):
                 return True
         if is_container(value, made):

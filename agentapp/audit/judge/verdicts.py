@@ -29,25 +29,25 @@ class Verdicts:
         if len(unlocked) < len(writes):
             access = unlocked[0] if unlocked else writes[-1]
             if access.violation.rule != "ISO005":
-                yield self._hazard(access, "ISO015", shared, UNGUARDED)
+                yield self._make_hazard(access, "ISO015", shared, UNGUARDED)
                 return
         access = min(
             unlocked or writes,
             key=lambda access: (access.violation.rule == "ISO005", access.module.path, access.line),
         )
-        yield self._hazard(access, access.violation.rule, shared)
+        yield self._make_hazard(access, access.violation.rule, shared)
 
     def _judge_guarded(self, shared: SharedObject, common: frozenset[str]) -> Iterator[Hazard]:
         """All changes hold a common lock. Checks before them, and reads during them, must hold it too."""
         asked_outside = [access for access in shared.writes if access.lazy == 1]
         if asked_outside and all(access.violation.rule == "ISO005" for access in shared.writes):
-            yield self._hazard(asked_outside[0], "ISO005", shared, " after a check outside the lock")
+            yield self._make_hazard(asked_outside[0], "ISO005", shared, " after a check outside the lock")
         elif any(access.is_in_place for access in shared.writes):
             yield from self._find_unlocked_read(shared, common)
 
     def _find_unlocked_read(self, shared: SharedObject, common: frozenset[str]) -> Iterator[Hazard]:
         asks = {(access.module.name, access.function.name) for access in shared.writes if access.lazy}
-        for module, function, read in self._reads.of(shared.key):
+        for module, function, read in self._reads.reads_of(shared.key):
             last = last_name(function)
             if (
                 (module.name, function.name) in asks
@@ -58,10 +58,10 @@ class Verdicts:
             locks = self._locks.held_at(module, function, read.locks)
             if not locks & common:
                 access = Access(shared.writes[0].violation, module, function, read.line, locks, 0, True)
-                yield self._hazard(access, "ISO015", shared, UNGUARDED, "read")
+                yield self._make_hazard(access, "ISO015", shared, UNGUARDED, "read")
                 return
 
-    def _hazard(
+    def _make_hazard(
         self, access: Access, rule: str, shared: SharedObject, how: str = "", done: str = "changed"
     ) -> Hazard:
         _, _, name, module, line = access.violation

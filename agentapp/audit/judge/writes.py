@@ -6,7 +6,7 @@ from agentapp.audit.facts import STEP, Function, Module, Write, is_new_object
 from agentapp.audit.judge.calls import Calls
 from agentapp.audit.judge.constructions import Constructions
 from agentapp.audit.judge.instances import Instances
-from agentapp.audit.judge.makers import Makers, is_container, is_made_safe
+from agentapp.audit.judge.makers import Makers, is_container, is_thread_safe
 from agentapp.audit.judge.outside import find_outside_violation
 from agentapp.audit.judge.params import takes_self
 from agentapp.audit.judge.program import Program
@@ -33,7 +33,7 @@ class Writes:
         self._makers, self._instances = makers, instances
         self._variables, self._constructions = Variables(program, makers), constructions
 
-    def target(self, module: Module, write: Write, owner: str) -> Target:
+    def find_target(self, module: Module, write: Write, owner: str) -> Target:
         """The target of a write. Assigning an attribute changes the object that has the attribute."""
         base, _, last = write.path.rpartition(STEP)
         if write.how == "attr" and base:
@@ -63,7 +63,9 @@ class Writes:
             for function in self._program.modules[module].functions.values()
         )
 
-    def violation(self, module: Module, function: Function, write: Write, target: Target) -> Violation | None:
+    def find_violation(
+        self, module: Module, function: Function, write: Write, target: Target
+    ) -> Violation | None:
         steps = target.steps
         match target.kind:
             case "param" | "self" if (
@@ -73,13 +75,13 @@ class Writes:
                     "ISO012", ("app", "state"), "the application's state", module.name, write.line
                 )
             case "var":
-                return self._variables.violation(write, target)
+                return self._variables.find_violation(write, target)
             case "class" if steps and write.how != "next":
-                return self._violation_of_class(function, write, target)
+                return self._check_class(function, write, target)
             case "self":
-                return self._violation_of_self(module, function, write, target)
+                return self._check_self(module, function, write, target)
             case "inst":  # a new instance, which is shared if the class is a singleton
-                return self._instances.violation(module, function, write, target)
+                return self._instances.find_violation(module, function, write, target)
             case "patched" if target == Target("patched", module.name, GLOBALS):
                 return Violation("ISO002", ("globals", module.name), "the module's globals", module.name, 1)
             case "patched":
@@ -91,19 +93,19 @@ class Writes:
                 name = f"what `{target.name}` caches"
                 return Violation("ISO007", ("cached", *target.id), name, target.module, line)
             case "cell":
-                return self._violation_of_closure(module, function, write, target)
+                return self._check_closure(module, function, write, target)
             case "func" if steps and write.how in ("attr", "item") and _is_patched(write, target):
                 line = self._program.function(target.id).line
                 return Violation("ISO013", ("function", *target.id), f"`{target.name}`", target.module, line)
             case "param":
-                return self._violation_of_default(module, function, write, target)
+                return self._check_default(module, function, write, target)
             case "default":
-                return self._violation_of_returned_default(function, write, target)
+                return self._check_returned_default(function, write, target)
             case "ext":
                 return find_outside_violation(module, write, target.name)
         return None
 
-    def _violation_of_self(
+    def _check_self(
         self, module: Module, function: Function, write: Write, target: Target
     ) -> Violation | None:
         """An attribute may hold a shared object that was passed to the constructor."""
@@ -117,25 +119,25 @@ class Writes:
                     continue
                 if (
                     given.kind != "self"
-                    and (violation := self.violation(at, caller, moved, given)) is not None
+                    and (violation := self.find_violation(at, caller, moved, given)) is not None
                 ):
                     return violation
                 of = None if given.steps else self._program.class_of(given)
                 if of is not None and self._variables.is_done_by_method(of, moved):
                     return None
-        return self._instances.violation(module, function, write, target)
+        return self._instances.find_violation(module, function, write, target)
 
     # -- an attribute of a class
 
-    def _violation_of_class(self, function: Function, write: Write, target: Target) -> Violation | None:
+    def _check_class(self, function: Function, write: Write, target: Target) -> Violation | None:
         classes = self._program.classes
         if target.id not in classes or not target.steps[0].startswith(".") or "()" in target.steps:
             return None
         attribute, is_direct = target.steps[0][1:], len(target.steps) == 1
         found = classes.attribute(target.id, attribute)
         at, (value, line, _) = found if found else (target.id, ("?", classes[target.id].line, False))
-        made = self._makers.of(at[0], value)
-        if is_made_safe(made) or (write.how == "call" and is_direct and not is_container(value, made)):
+        made = self._makers.maker_of(at[0], value)
+        if is_thread_safe(made) or (write.how == "call" and is_direct and not is_container(value, made)):
             return None
         if attribute == "*" and self._is_never_given_anything(target.id, function):
             return None
@@ -151,7 +153,7 @@ class Writes:
 
     # -- variables and defaults of functions
 
-    def _violation_of_closure(
+    def _check_closure(
         self, module: Module, function: Function, write: Write, target: Target
     ) -> Violation | None:
         outer, _, variable = target.name.rpartition(":")
@@ -161,8 +163,8 @@ class Writes:
         if function.outer == outer and (module.name, function.name) not in self._calls.passed_on:
             return None  # The inner function does not outlive the call.
         value = facts.locals.get(variable, "?")
-        made = self._makers.of(module.name, value)
-        if write.how == "next" or is_made_safe(made):
+        made = self._makers.maker_of(module.name, value)
+        if write.how == "next" or is_thread_safe(made):
             return None
         if write.how == "call" and not is_container(value, made):
             return None
@@ -171,14 +173,14 @@ class Writes:
             return Violation("ISO012", key, f"the application object `{variable}`", module.name, facts.line)
         return Violation("ISO009", key, f"`{variable}` of `{outer}`", module.name, facts.line)
 
-    def _violation_of_default(
+    def _check_default(
         self, module: Module, function: Function, write: Write, target: Target
     ) -> Violation | None:
         value = function.defaults.get(target.name, "?")
         if value.startswith("P:g:"):
             path = STEP.join((value[2:], *target.steps))
-            return self.violation(module, function, write, self._program.resolve(module.name, path))
-        made = self._makers.of(module.name, value)
+            return self.find_violation(module, function, write, self._program.resolve(module.name, path))
+        made = self._makers.maker_of(module.name, value)
         if not is_container(value, made) and self._program.class_made_by(module.name, value) is None:
             return None
         if write.how == "attr" and value == "M":
@@ -186,9 +188,7 @@ class Writes:
         key = ("default", module.name, function.name, target.name)
         return Violation("ISO008", key, f"the default of `{target.name}`", module.name, function.line)
 
-    def _violation_of_returned_default(
-        self, function: Function, write: Write, target: Target
-    ) -> Violation | None:
+    def _check_returned_default(self, function: Function, write: Write, target: Target) -> Violation | None:
         """The function returns its default, because the caller did not pass that argument."""
         name, _, param = target.name.rpartition(":")
         facts = self._program.function((target.module, name))

@@ -9,7 +9,7 @@ import pytest
 
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The directory that everything happens in."""
+    """An empty current directory, with a cache directory of its own."""
     directory = tmp_path / "work"
     directory.mkdir()
     monkeypatch.chdir(directory)

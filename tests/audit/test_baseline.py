@@ -11,8 +11,8 @@ from agentapp.audit.findings import Finding
 from tests.audit.support.command import (
     SHARED,
     audit,
-    found,
-    told,
+    findings,
+    reported,
     write,
 )
 
@@ -24,22 +24,22 @@ def keep(here: Path, *args: str) -> str:
     return "baseline.json"
 
 
-def test_what_is_in_the_baseline_is_not_told_again(here: Path) -> None:
+def test_findings_in_the_baseline_are_not_reported(here: Path) -> None:
     write(here, {"app.py": SHARED})
     known = keep(here, ".")
     result = audit(".", "--baseline", known, exit_code=0)
     assert result.stdout == "1 file, 0 findings, 0 suppressed, 1 in the baseline\n"
-    assert found(".", "--baseline", known) == []
+    assert findings(".", "--baseline", known) == []
 
 
-def test_edits_above_do_not_bring_it_back(here: Path) -> None:
+def test_the_baseline_still_applies_when_lines_move(here: Path) -> None:
     more = "\n\ndef other(text):\n    HISTORY.clear()\n\n\ndef third(text):\n    HISTORY.clear()\n"
     write(here, {"app.py": SHARED + more})
-    assert "lines 9, 13" in found(".")[0]["message"]
+    assert "lines 9, 13" in findings(".")[0]["message"]
     known = keep(here, ".")
     write(here, {"app.py": "import os\n" * 90 + SHARED + more})
-    assert "lines 99, 103" in found(".")[0]["message"]
-    assert found(".", "--baseline", known) == []
+    assert "lines 99, 103" in findings(".")[0]["message"]
+    assert findings(".", "--baseline", known) == []
 
 
 @pytest.mark.parametrize(
@@ -51,18 +51,18 @@ def test_edits_above_do_not_bring_it_back(here: Path) -> None:
     ],
     ids=["another object", "another function", "one more"],
 )
-def test_what_is_new_is_told(here: Path, edited: str) -> None:
+def test_new_findings_are_reported(here: Path, edited: str) -> None:
     write(here, {"app.py": SHARED})
     known = keep(here, ".")
     write(here, {"app.py": edited})
-    assert len(found(".", "--baseline", known)) == 1
+    assert len(findings(".", "--baseline", known)) == 1
 
 
 def test_the_same_in_another_file_is_new(here: Path) -> None:
     write(here, {"app.py": SHARED})
     known = keep(here, ".")
     write(here, {"b.py": SHARED})
-    assert told(".", "--baseline", known) == ["b.py:5 ISO001"]
+    assert reported(".", "--baseline", known) == ["b.py:5 ISO001"]
 
 
 def test_two_in_the_baseline_excuse_two() -> None:
@@ -89,11 +89,11 @@ def test_two_in_the_baseline_excuse_two() -> None:
         ("`X`, from a1.py:1,", "`X`, from a2.py:1,", False),
     ],
 )
-def test_which_messages_are_the_same(one: str, other: str, are_alike: bool) -> None:
+def test_which_messages_have_the_same_key(one: str, other: str, are_alike: bool) -> None:
     assert (baseline.key_of("a", "b", one) == baseline.key_of("a", "b", other)) == are_alike
 
 
-def test_a_file_that_cannot_be_read_is_never_excused(here: Path) -> None:
+def test_a_baseline_never_excuses_an_unreadable_file(here: Path) -> None:
     write(here, {"app.py": "("})
     known = keep(here, ".")
     assert "ISO099" in Path(known).read_text()
@@ -117,19 +117,21 @@ def test_a_file_that_cannot_be_read_is_never_excused(here: Path) -> None:
         ),
     ],
 )
-def test_a_bad_baseline_is_one_line_and_exit_code_2(here: Path, content: bytes | None, problem: str) -> None:
+def test_a_bad_baseline_gives_one_line_and_exit_code_2(
+    here: Path, content: bytes | None, problem: str
+) -> None:
     write(here, {"app.py": SHARED} | ({"known.json": content} if content is not None else {}))
     result = audit(".", "--baseline", "known.json", exit_code=2)
     assert (result.stdout, result.stderr) == ("", f"agentapp: the baseline known.json {problem}\n")
 
 
-def test_a_baseline_that_is_a_directory(here: Path) -> None:
+def test_a_baseline_that_is_a_directory_is_refused(here: Path) -> None:
     assert (
         "the baseline . cannot be read: Is a directory" in audit(".", "--baseline", ".", exit_code=2).stderr
     )
 
 
-def test_a_baseline_as_windows_writes_it(here: Path) -> None:
+def test_a_baseline_in_utf_16_is_read(here: Path) -> None:
     write(here, {"app.py": SHARED})
     (here / "known.json").write_text(audit(".", "--format", "json").stdout, encoding="utf-16")
     audit(".", "--baseline", "known.json", exit_code=0)

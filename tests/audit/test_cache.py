@@ -1,4 +1,4 @@
-"""The kept verdict: faster, and never another one than a look at the files would give."""
+"""The cache: the same verdict as without it, without reading the files again."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_after_any_edit_the_verdict_is_that_of_a_fresh_look(tree: Path, tmp_path: Path, seed: int) -> None:
-    """Files come, go, change and change back; every verdict so far is still kept."""
+def test_after_any_edit_the_cached_verdict_equals_a_new_one(tree: Path, tmp_path: Path, seed: int) -> None:
+    """Files are added, removed, changed and changed back, while earlier verdicts stay in the cache."""
     chance, kept_in = random.Random(seed), tmp_path / "kept"
     for _ in range(15):
         path = tree / chance.choice(NAMES)
@@ -63,20 +63,20 @@ def test_an_unchanged_tree_is_not_read_again(
     assert first.findings
 
     def never(*args: object) -> object:
-        raise AssertionError("it was looked at again")
+        raise AssertionError("the files were read again")
 
     monkeypatch.setattr(report, "read", never)
     monkeypatch.setattr(report, "hazards_in", never)
     assert audited(tmp_path / "kept") == first
     (tree / "a.py").write_text(PIECES[0])
-    with pytest.raises(AssertionError, match="looked at again"):
+    with pytest.raises(AssertionError, match="read again"):
         audited(tmp_path / "kept")
 
 
 @pytest.mark.parametrize(
     "content", ["", "{", "[]", "null", '{"hazards": [[1]], "unreadable": []}', '{"hazards": 1}']
 )
-def test_what_was_kept_and_is_spoilt_is_looked_at_anew(tree: Path, tmp_path: Path, content: str) -> None:
+def test_a_damaged_cache_file_is_ignored(tree: Path, tmp_path: Path, content: str) -> None:
     (tree / "a.py").write_text(SHARED)
     first = audited(tmp_path / "kept")
     (kept,) = (tmp_path / "kept").iterdir()
@@ -86,20 +86,20 @@ def test_what_was_kept_and_is_spoilt_is_looked_at_anew(tree: Path, tmp_path: Pat
     assert audited(tmp_path / "kept") == first
 
 
-def test_where_nothing_can_be_kept_it_works_without(tree: Path, tmp_path: Path) -> None:
+def test_an_unwritable_cache_directory_is_ignored(tree: Path, tmp_path: Path) -> None:
     (tree / "a.py").write_text(SHARED)
     (tmp_path / "file").write_text("")
     assert audited(tmp_path / "file" / "below").findings
 
 
-def test_only_so_many_trees_are_kept(tree: Path, tmp_path: Path) -> None:
+def test_the_number_of_cached_trees_is_limited(tree: Path, tmp_path: Path) -> None:
     for number in range(cache.MAX_TREES + 5):
         (tree / "a.py").write_text(f"N = {number}\n")
         audited(tmp_path / "kept")
     assert len(list((tmp_path / "kept").iterdir())) == cache.MAX_TREES
 
 
-def test_another_auditor_gives_another_key(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_key_depends_on_files_and_the_python_version(monkeypatch: pytest.MonkeyPatch) -> None:
     before = cache.key_of([("a.py", "a", b"x")])
     assert cache.key_of([("a.py", "a", b"x")]) == before
     assert cache.key_of([("a.py", "a", b"y")]) != before
@@ -108,9 +108,7 @@ def test_another_auditor_gives_another_key(monkeypatch: pytest.MonkeyPatch) -> N
     assert cache.key_of([("a.py", "a", b"x")]) != before
 
 
-def test_the_key_is_another_after_a_change_in_any_file_of_the_auditor(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_key_depends_on_all_files_of_the_auditor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def key() -> str:
         cache._digest_of_sources.cache_clear()  # as in a new process
         return cache.key_of([])

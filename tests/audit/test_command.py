@@ -15,10 +15,10 @@ from tests.audit.support.command import (
     SHARED,
     audit,
     configure,
-    found,
-    on_terminal,
+    findings,
+    reported,
+    run_on_terminal,
     summary,
-    told,
     write,
 )
 from tests.serving import SCRIPTS, run
@@ -27,13 +27,13 @@ ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.usefixtures("here")
 
 
-def test_clean_code_is_exit_code_0(here: Path) -> None:
+def test_clean_code_gives_exit_code_0(here: Path) -> None:
     write(here, {"app.py": CLEAN})
     result = audit(".", exit_code=0)
     assert (result.stdout, result.stderr) == ("1 file, 0 findings, 0 suppressed\n", "")
 
 
-def test_findings_are_exit_code_1_and_go_to_stdout(here: Path) -> None:
+def test_findings_give_exit_code_1_and_go_to_stdout(here: Path) -> None:
     write(here, {"app.py": SHARED})
     result = audit(".", exit_code=1)
     assert "app.py:5: ISO001" in result.stdout
@@ -41,9 +41,7 @@ def test_findings_are_exit_code_1_and_go_to_stdout(here: Path) -> None:
 
 
 @pytest.mark.parametrize("form", ["text", "json", "sarif", "github"])
-def test_a_path_that_does_not_exist_is_exit_code_2_and_the_others_are_still_read(
-    here: Path, form: str
-) -> None:
+def test_a_missing_path_gives_exit_code_2_and_the_others_are_still_read(here: Path, form: str) -> None:
     write(here, {"app.py": SHARED})
     result = audit("nowhere/x.py", "app.py", "--format", form, exit_code=2)
     for what in ("nowhere/x.py", "ISO099", "does not exist", "ISO001"):
@@ -51,9 +49,9 @@ def test_a_path_that_does_not_exist_is_exit_code_2_and_the_others_are_still_read
     assert result.stderr == "agentapp: 1 path could not be read\n"
 
 
-def test_a_file_that_is_no_python_is_told_with_its_line_and_exit_code_2(here: Path) -> None:
+def test_a_syntax_error_is_reported_with_its_line_and_exit_code_2(here: Path) -> None:
     write(here, {"app.py": SHARED, "broken.py": "x = 1\n\ndef broken(:\n    pass\n"})
-    assert told(".") == ["app.py:5 ISO001", "broken.py:3 ISO099"]
+    assert reported(".") == ["app.py:5 ISO001", "broken.py:3 ISO099"]
     result = audit(".", exit_code=2)
     assert "is not Python: invalid syntax" in result.stdout
     assert "  > 3 | def broken(:" in result.stdout
@@ -76,17 +74,15 @@ def test_a_file_that_is_no_python_is_told_with_its_line_and_exit_code_2(here: Pa
     ],
     ids=lambda source: repr(source[:24]),
 )
-def test_whatever_cannot_be_parsed_is_told_and_nothing_is_a_traceback(here: Path, source: bytes) -> None:
+def test_every_file_that_cannot_be_parsed_is_reported_without_a_traceback(here: Path, source: bytes) -> None:
     write(here, {"bad.py": source, "good.py": SHARED})
-    (bad, good) = found(".")
+    (bad, good) = findings(".")
     assert (bad["path"], bad["rule"], good["rule"]) == ("bad.py", "ISO099", "ISO001")
     assert bad["line"] >= 1
     assert audit(".").exit_code == 2
 
 
-def test_a_program_that_cannot_be_followed_is_exit_code_2(
-    here: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_program_with_too_deep_names_gives_exit_code_2(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def hazards(modules: Any) -> list[Hazard]:
         return hazards(modules)
 
@@ -99,10 +95,10 @@ def test_a_program_that_cannot_be_followed_is_exit_code_2(
 
 def test_files_with_strange_escape_sequences_are_read_without_a_warning(here: Path) -> None:
     write(here, {"app.py": SHARED + 'PATTERN = "\\d"\n'})
-    assert told(".") == ["app.py:5 ISO001"]
+    assert reported(".") == ["app.py:5 ISO001"]
 
 
-def test_the_real_command_in_a_process_of_its_own(here: Path) -> None:
+def test_the_installed_command_works_in_its_own_process(here: Path) -> None:
     write(here, {"app.py": SHARED})
     done = run(SCRIPTS / "agentapp", "audit", "app.py", directory=here)
     assert done.returncode == 1
@@ -120,12 +116,12 @@ def test_bad_format_is_refused(here: Path) -> None:
     assert "'xml' is not one of" in audit(".", "--format", "xml", exit_code=2).stderr
 
 
-def test_without_any_path_it_says_what_to_do(here: Path) -> None:
+def test_without_any_path_the_error_says_what_to_do(here: Path) -> None:
     result = audit(exit_code=2)
     assert result.stderr == "agentapp: name a PATH, or paths in [tool.agentapp.audit] of pyproject.toml\n"
 
 
-def test_a_directory_without_python_is_not_passed_over_in_silence(here: Path) -> None:
+def test_a_directory_without_python_is_mentioned(here: Path) -> None:
     write(here, {"docs/a.txt": "x"})
     result = audit("docs", exit_code=0)
     assert (summary(result.stdout), result.stderr) == ((0, 0, 0), "agentapp: there is no Python in docs\n")
@@ -134,7 +130,7 @@ def test_a_directory_without_python_is_not_passed_over_in_silence(here: Path) ->
 # -- terminals
 
 
-def test_a_terminal_that_knows_few_characters(here: Path) -> None:
+def test_characters_that_the_terminal_cannot_show_are_escaped(here: Path) -> None:
     write(here, {"app.py": SHARED.replace("(text)\n", "(text)  # é\n")})
     done = audit("app.py", charset="ascii", exit_code=1)
     assert done.stderr == ""
@@ -143,7 +139,7 @@ def test_a_terminal_that_knows_few_characters(here: Path) -> None:
 
 def test_colours_are_for_terminals(here: Path) -> None:
     write(here, {"app.py": SHARED})
-    shown = on_terminal("app.py", stream="stdout")
+    shown = run_on_terminal("app.py", stream="stdout")
     assert shown.exit_code == 1
     assert "\x1b[31mISO001 error\x1b[0m" in shown.terminal
     assert re.sub(r"\x1b\[\d*m", "", shown.terminal) == audit("app.py").stdout
@@ -153,20 +149,20 @@ def test_colours_are_for_terminals(here: Path) -> None:
 def test_no_color_is_obeyed(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(here, {"app.py": SHARED})
     monkeypatch.setenv("NO_COLOR", "1")
-    shown = on_terminal("app.py", stream="stdout")
+    shown = run_on_terminal("app.py", stream="stdout")
     assert shown.terminal == audit("app.py").stdout
 
 
-@pytest.mark.parametrize(("count", "is_told"), [(300, False), (301, True)])
-def test_progress_is_told_to_who_waits(here: Path, count: int, is_told: bool) -> None:
+@pytest.mark.parametrize(("count", "is_shown"), [(300, False), (301, True)])
+def test_progress_is_shown_for_more_than_300_files(here: Path, count: int, is_shown: bool) -> None:
     write(here, {f"m{n}.py": "" for n in range(count)})
-    shown = on_terminal(".", "--format", "json", stream="stderr")
+    shown = run_on_terminal(".", "--format", "json", stream="stderr")
     assert (shown.exit_code, shown.piped) == (0, "[]\n")
-    assert ("reading 250 of 301 files" in shown.terminal) == is_told
-    assert is_told or shown.terminal == ""
+    assert ("reading 250 of 301 files" in shown.terminal) == is_shown
+    assert is_shown or shown.terminal == ""
 
 
-def test_progress_is_not_told_to_a_pipe(here: Path) -> None:
+def test_progress_is_not_shown_on_a_pipe(here: Path) -> None:
     write(here, {f"m{n}.py": "" for n in range(301)})
     assert audit(".", exit_code=0).stderr == ""
 
@@ -195,7 +191,7 @@ def test_an_unknown_rule_cannot_be_explained() -> None:
 # -- pre-commit
 
 
-def test_the_hook_for_pre_commit_runs_the_command_on_the_configured_paths(here: Path) -> None:
+def test_the_pre_commit_hook_runs_the_command_on_the_configured_paths(here: Path) -> None:
     lines = (ROOT / ".pre-commit-hooks.yaml").read_text().splitlines()
     hook = dict(line[2:].split(": ", 1) for line in lines if line[:2] in ("- ", "  "))
     assert (hook["id"], hook["language"], hook["pass_filenames"]) == ("agentapp-audit", "python", "false")

@@ -17,10 +17,10 @@ from tests.audit.support.command import (
     SHARED,
     STATE,
     audit,
-    changes,
-    found,
+    changing_module,
+    findings,
+    reported,
     summary,
-    told,
     write,
 )
 from tests.serving import SCRIPTS, run
@@ -43,14 +43,14 @@ pytestmark = pytest.mark.usefixtures("here")
         "a",
     ],
 )
-def test_what_is_skipped(here: Path, skipped: str) -> None:
+def test_files_that_are_skipped(here: Path, skipped: str) -> None:
     write(here, {"app.py": SHARED, skipped: SHARED})
-    assert told(".") == ["app.py:5 ISO001"]
+    assert reported(".") == ["app.py:5 ISO001"]
 
 
 def test_virtual_environments_are_skipped(here: Path) -> None:
     write(here, {"app.py": SHARED, "env/pyvenv.cfg": "", "env/lib/a.py": SHARED, "env2/lib/a.py": SHARED})
-    assert told(".") == ["app.py:5 ISO001", "env2/lib/a.py:5 ISO001"]
+    assert reported(".") == ["app.py:5 ISO001", "env2/lib/a.py:5 ISO001"]
 
 
 @pytest.mark.parametrize(
@@ -66,14 +66,14 @@ def test_virtual_environments_are_skipped(here: Path) -> None:
         ("a.pyw", "."),
     ],
 )
-def test_what_is_named_explicitly_is_read_whatever_it_is_called(here: Path, file: str, named: str) -> None:
+def test_an_explicitly_named_path_is_always_read(here: Path, file: str, named: str) -> None:
     write(here, {"env/pyvenv.cfg": "", file: SHARED})
-    assert told(named) == [f"{file}:5 ISO001"]
+    assert reported(named) == [f"{file}:5 ISO001"]
 
 
 def test_site_packages_below_a_named_path_are_skipped(here: Path) -> None:
     write(here, {"lib/a.py": SHARED, "lib/site-packages/b.py": SHARED})
-    assert told("lib") == ["lib/a.py:5 ISO001"]
+    assert reported("lib") == ["lib/a.py:5 ISO001"]
 
 
 def test_a_file_that_is_named_twice_is_read_once(here: Path) -> None:
@@ -82,38 +82,38 @@ def test_a_file_that_is_named_twice_is_read_once(here: Path) -> None:
     assert summary(result.stdout) == (1, 1, 0)
 
 
-def test_links_in_a_circle_end(here: Path) -> None:
+def test_cycles_of_links_end(here: Path) -> None:
     write(here, {"pkg/app.py": SHARED, "other/b.py": CLEAN})
     os.symlink("..", here / "pkg" / "up")
     os.symlink(".", here / "pkg" / "again")
     os.symlink("../other", here / "pkg" / "other")
-    assert told(".") == ["pkg/app.py:5 ISO001"]
+    assert reported(".") == ["pkg/app.py:5 ISO001"]
     assert summary(audit(".").stdout)[0] == 2
 
 
 def test_a_named_link_to_a_directory_is_followed(here: Path) -> None:
     write(here, {"real/app.py": SHARED})
     os.symlink("real", here / "link")
-    assert told("link") == ["link/app.py:5 ISO001"]
+    assert reported("link") == ["link/app.py:5 ISO001"]
 
 
 @pytest.mark.parametrize("target", ["nowhere.py", "broken.py"], ids=["to nothing", "to itself"])
-def test_a_link_that_leads_nowhere_is_told(here: Path, target: str) -> None:
+def test_a_broken_link_is_reported(here: Path, target: str) -> None:
     write(here, {"app.py": SHARED})
     os.symlink(target, here / "broken.py")
     os.symlink("ann@host.1234", here / ".#app.py")  # an editor's lock
-    assert told(".") == ["app.py:5 ISO001", "broken.py:1 ISO099"]
-    assert told("broken.py") == ["broken.py:1 ISO099"]
+    assert reported(".") == ["app.py:5 ISO001", "broken.py:1 ISO099"]
+    assert reported("broken.py") == ["broken.py:1 ISO099"]
 
 
-def test_what_is_no_file_is_told_and_nobody_waits_for_it(here: Path) -> None:
+def test_pipes_and_devices_are_reported_and_not_opened(here: Path) -> None:
     write(here, {"app.py": SHARED})
     os.mkfifo(here / "pipe.py")
-    assert told(".") == ["app.py:5 ISO001", "pipe.py:1 ISO099"]
-    assert told("/dev/null") == ["/dev/null:1 ISO099"]
+    assert reported(".") == ["app.py:5 ISO001", "pipe.py:1 ISO099"]
+    assert reported("/dev/null") == ["/dev/null:1 ISO099"]
 
 
-def test_a_directory_that_cannot_be_listed_is_told(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_directory_that_cannot_be_listed_is_reported(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(here, {"app.py": SHARED, "secret/a.py": SHARED})
     real = os.scandir
 
@@ -123,12 +123,12 @@ def test_a_directory_that_cannot_be_listed_is_told(here: Path, monkeypatch: pyte
         return real(path)
 
     monkeypatch.setattr("agentapp.audit.files.os.scandir", scandir)
-    assert told(".") == ["app.py:5 ISO001", "secret:1 ISO099"]
+    assert reported(".") == ["app.py:5 ISO001", "secret:1 ISO099"]
     assert "cannot be read: Permission denied" in audit("secret", exit_code=2).stdout
 
 
 def test_every_file_is_read_once(here: Path) -> None:
-    """From a pipe, which gives what is in it to the first who asks."""
+    """The content of a pipe can be read only once."""
     os.mkfifo(here / "pipe")
     source = SHARED.replace("(text)\n", "(text)  # agentapp: shared ok\n")
     writer = threading.Thread(target=(here / "pipe").write_text, args=(source,))
@@ -153,7 +153,7 @@ def test_every_file_is_read_once(here: Path) -> None:
 )
 def test_encodings_and_line_ends(here: Path, source: bytes) -> None:
     write(here, {"app.py": source})
-    assert told(".") == ["app.py:7 ISO001"]
+    assert reported(".") == ["app.py:7 ISO001"]
     assert "  > 7 |     HISTORY.append(text)\n" in audit(".").stdout
 
 
@@ -181,13 +181,13 @@ def test_paths_are_relative_below_the_current_directory_and_absolute_elsewhere(
     here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(tmp_path, {"work/sub/app.py": SHARED, "work2/app.py": SHARED})
-    assert told(str(here)) == ["sub/app.py:5 ISO001"]
-    assert told("../work2") == [f"{tmp_path}/work2/app.py:5 ISO001"]
+    assert reported(str(here)) == ["sub/app.py:5 ISO001"]
+    assert reported("../work2") == [f"{tmp_path}/work2/app.py:5 ISO001"]
     monkeypatch.chdir(here / "sub")
-    assert told(".") == ["app.py:5 ISO001"]
+    assert reported(".") == ["app.py:5 ISO001"]
 
 
-def test_a_name_that_is_not_utf_8_is_shown_somehow(here: Path) -> None:
+def test_a_file_name_that_is_not_utf_8_is_escaped(here: Path) -> None:
     (here / os.fsdecode(b"caf\xe9.py")).write_text(SHARED)
     for form in ("text", "json", "sarif", "github"):
         assert "xe9.py" in audit(".", "--format", form, exit_code=1).stdout
@@ -200,7 +200,7 @@ def test_a_name_that_is_not_utf_8_is_shown_somehow(here: Path) -> None:
 
 
 @pytest.mark.parametrize("named", [".", "src", "src/pkg", "src/pkg/sub", "src/pkg/sub/c.py"])
-def test_a_module_in_a_package_is_called_as_in_an_import(here: Path, named: str) -> None:
+def test_a_module_in_a_package_has_the_name_of_an_import(here: Path, named: str) -> None:
     write(here, {"src/pkg/__init__.py": "", "src/pkg/sub/__init__.py": "", "src/pkg/sub/c.py": CLEAN})
     modules = {place.path: place.module for place in find([named], lambda _: False).places}
     assert modules["src/pkg/sub/c.py"] == "pkg.sub.c"
@@ -220,46 +220,50 @@ def test_names_outside_packages_are_relative_to_the_named_directory(here: Path) 
 
 
 @pytest.mark.parametrize("named", [".", "src", "src/pkg"])
-def test_what_one_file_shares_and_another_changes_is_found(here: Path, named: str) -> None:
+def test_a_change_from_another_file_is_found(here: Path, named: str) -> None:
     write(
         here,
-        {"src/pkg/__init__.py": "", "src/pkg/state.py": STATE, "src/pkg/views.py": changes("pkg.state")},
+        {
+            "src/pkg/__init__.py": "",
+            "src/pkg/state.py": STATE,
+            "src/pkg/views.py": changing_module("pkg.state"),
+        },
     )
-    (one,) = found(named)
+    (one,) = findings(named)
     assert (one["path"], one["line"]) == ("src/pkg/views.py", 5)
     assert ", from src/pkg/state.py:1," in one["message"]
 
 
 @pytest.mark.parametrize("imported", ["app.state", ".state"])
 def test_packages_of_the_same_name_are_kept_apart(here: Path, imported: str) -> None:
-    """Each of them changes its own, also if it says `app`."""
+    """Each package changes its own object, also with absolute imports of `app`."""
     for service in ("one", "two", "three"):
         write(
             here,
             {
                 f"{service}/app/__init__.py": "",
                 f"{service}/app/state.py": STATE,
-                f"{service}/app/views.py": changes(imported),
+                f"{service}/app/views.py": changing_module(imported),
                 f"{service}/main.py": "",
             },
         )
-    homes = [re.search(r", from (\S+):1,", item["message"]) for item in found(".")]
+    homes = [re.search(r", from (\S+):1,", item["message"]) for item in findings(".")]
     assert [home and home[1] for home in homes] == [f"{s}/app/state.py" for s in ("one", "three", "two")]
 
 
-def test_no_two_files_are_the_same_module(here: Path) -> None:
+def test_module_names_are_unique(here: Path) -> None:
     names = ["a/x.py", "b/x.py", "foo.py", "foo/__init__.py", "foo.pyw", "v.1/c.py", "v_1/c.py", "d/foo#2.py"]
     write(here, {f"{top}/{name}": SHARED for name in names for top in ("p", "q")})
     for paths in (["."], ["p", "q"], ["p/a", "p/b", "q/a/x.py", "q/b/x.py", "p/d", "p"]):
         places = find(paths, lambda _: False).places
         assert len({place.module for place in places}) == len(places)
-    assert len(told("p", "q")) == 2 * len(names)
+    assert len(reported("p", "q")) == 2 * len(names)
 
 
 @pytest.mark.parametrize(
     ("packages", "imported"),
     [
-        (["src/app/__init__.py"], "app.sub.state"),  # what is inside a package is of it, also without a file
+        (["src/app/__init__.py"], "app.sub.state"),  # a directory inside a package belongs to it
         ([], "app.sub.state"),
         ([], "sub.state"),  # the program is started in `app`
         (["src/app/sub/__init__.py"], "sub.state"),
@@ -269,27 +273,27 @@ def test_imports_are_followed_where_a_directory_has_no_init(
     here: Path, packages: list[str], imported: str
 ) -> None:
     write(here, dict.fromkeys(packages, ""))
-    write(here, {"src/app/sub/state.py": STATE, "src/app/views.py": changes(imported)})
-    (one,) = found(".")
+    write(here, {"src/app/sub/state.py": STATE, "src/app/views.py": changing_module(imported)})
+    (one,) = findings(".")
     assert (one["path"], one["line"]) == ("src/app/views.py", 5)
     assert ", from src/app/sub/state.py:1," in one["message"]
 
 
-def test_a_package_has_no_modules_of_its_own_instead_of_the_libraries(here: Path) -> None:
-    """Only where a directory is no package does an import begin in it."""
-    write(here, {"app/__init__.py": "", "app/state.py": STATE, "app/views.py": changes("state")})
-    assert all("app/state.py" not in item["message"] for item in found("."))
+def test_an_absolute_import_does_not_start_inside_a_package(here: Path) -> None:
+    """Imports start only in directories that are not packages."""
+    write(here, {"app/__init__.py": "", "app/state.py": STATE, "app/views.py": changing_module("state")})
+    assert all("app/state.py" not in item["message"] for item in findings("."))
 
 
-def test_a_package_comes_before_a_file_of_the_same_name(here: Path) -> None:
-    write(here, {"state.py": "", "state/__init__.py": STATE, "views.py": changes("state")})
-    (one,) = found(".")
+def test_a_package_takes_precedence_over_a_file_of_the_same_name(here: Path) -> None:
+    write(here, {"state.py": "", "state/__init__.py": STATE, "views.py": changing_module("state")})
+    (one,) = findings(".")
     assert ", from state/__init__.py:1," in one["message"]
 
 
 # -- reading
 
 
-def test_a_file_that_went_away_is_unreadable(here: Path) -> None:
+def test_a_deleted_file_is_unreadable(here: Path) -> None:
     with pytest.raises(Unreadable, match="does not exist"):
         open_file(Place(str(here / "gone.py"), "gone.py", "gone", False))

@@ -19,8 +19,8 @@ from tests.audit.support.command import (
     CLEAN,
     SHARED,
     audit,
+    reported,
     summary,
-    told,
     valid_sarif,
     write,
 )
@@ -48,7 +48,7 @@ def test_json_of_nothing_is_an_empty_list(here: Path) -> None:
 
 def test_findings_are_in_order(here: Path) -> None:
     write(here, {"b.py": SHARED, "a.py": SHARED + SHARED.replace("HISTORY", "OTHER"), "c/a.py": SHARED})
-    assert told("c", "b.py", "a.py") == [
+    assert reported("c", "b.py", "a.py") == [
         "a.py:5 ISO001",
         "a.py:10 ISO001",
         "b.py:5 ISO001",
@@ -59,7 +59,7 @@ def test_findings_are_in_order(here: Path) -> None:
 # -- SARIF
 
 
-def test_the_schema_is_one_that_says_no() -> None:
+def test_the_schema_rejects_invalid_sarif() -> None:
     with pytest.raises(jsonschema.ValidationError):
         valid_sarif('{"version": "2.1.0", "runs": [{"tool": {"driver": {}}}]}')
     with pytest.raises(jsonschema.ValidationError):
@@ -102,7 +102,7 @@ def test_sarif_of_nothing(here: Path) -> None:
     assert (one["results"], one["invocations"]) == ([], [{"executionSuccessful": True}])
 
 
-def test_sarif_names_a_file_elsewhere_in_full(here: Path, tmp_path: Path) -> None:
+def test_sarif_has_an_absolute_uri_for_a_file_elsewhere(here: Path, tmp_path: Path) -> None:
     write(tmp_path, {"else where/app.py": SHARED})
     (one,) = valid_sarif(audit("../else where", "--format", "sarif").stdout)["runs"][0]["results"]
     where = one["locations"][0]["physicalLocation"]["artifactLocation"]
@@ -122,7 +122,7 @@ def test_fingerprints_stay_when_lines_move_and_differ_otherwise(here: Path) -> N
     assert len(set(before)) == 2
 
 
-def test_two_results_that_are_alike_have_fingerprints_of_their_own() -> None:
+def test_equal_results_have_different_fingerprints() -> None:
     twins = tuple(Finding("app.py", line, "ISO001", "error", "the same") for line in (1, 2))
     text = as_sarif(Report(1, twins, 0, 0, (), {}), version="1.0.0")
     first, second = valid_sarif(text)["runs"][0]["results"]
@@ -198,7 +198,7 @@ def test_very_long_lines_are_cut(here: Path) -> None:
     assert max(map(len, audit(".", exit_code=1).stdout.splitlines())) < 300
 
 
-def test_text_counts_what_is_suppressed(here: Path) -> None:
+def test_text_shows_the_number_of_suppressed_findings(here: Path) -> None:
     write(
         here,
         {"app.py": SHARED, "b.py": SHARED.replace("[]", "[]  # agentapp: shared ok - a log"), "c.py": ""},

@@ -10,8 +10,8 @@ from tests.audit.support.command import (
     SHARED,
     audit,
     configure,
-    found,
-    told,
+    findings,
+    reported,
     valid_sarif,
     write,
 )
@@ -24,10 +24,10 @@ def test_paths_come_from_the_configuration_if_none_is_given(
 ) -> None:
     write(here, {"src/app.py": SHARED, "lib/b.py": SHARED, "other/c.py": SHARED})
     configure(here, 'paths = ["src", "lib/b.py"]')
-    assert told() == ["lib/b.py:5 ISO001", "src/app.py:5 ISO001"]
-    assert told("other") == ["other/c.py:5 ISO001"]
+    assert reported() == ["lib/b.py:5 ISO001", "src/app.py:5 ISO001"]
+    assert reported("other") == ["other/c.py:5 ISO001"]
     monkeypatch.chdir(here / "src")
-    assert told() == [f"{here}/lib/b.py:5 ISO001", "app.py:5 ISO001"]
+    assert reported() == [f"{here}/lib/b.py:5 ISO001", "app.py:5 ISO001"]
 
 
 def test_the_configuration_is_the_one_nearest_above_the_first_path(here: Path) -> None:
@@ -40,23 +40,21 @@ def test_the_configuration_is_the_one_nearest_above_the_first_path(here: Path) -
         },
     )
     configure(here, "severity = {ISO001 = 'warning'}")
-    assert {item["severity"] for item in found("one/src/app.py", "two")} == {"note"}
-    assert {item["severity"] for item in found("one", "two")} == {"note"}
-    assert {item["severity"] for item in found("two", "one")} == {"warning"}
+    assert {item["severity"] for item in findings("one/src/app.py", "two")} == {"note"}
+    assert {item["severity"] for item in findings("one", "two")} == {"note"}
+    assert {item["severity"] for item in findings("two", "one")} == {"warning"}
 
 
-def test_the_configuration_of_the_current_directory_is_used_for_what_has_none(
-    here: Path, tmp_path: Path
-) -> None:
+def test_the_configuration_of_the_current_directory_is_the_fallback(here: Path, tmp_path: Path) -> None:
     write(tmp_path, {"elsewhere/app.py": SHARED})
     configure(here, 'ignore = ["ISO001"]')
     audit("../elsewhere", exit_code=0)
 
 
 @pytest.mark.parametrize("content", ["", "[project]\nname = 'x'\n", "[tool.agentapp]\nx = 1\n"])
-def test_a_pyproject_that_says_nothing_about_it(here: Path, content: str) -> None:
+def test_a_pyproject_without_the_table_changes_nothing(here: Path, content: str) -> None:
     write(here, {"app.py": SHARED, "pyproject.toml": content})
-    assert told(".") == ["app.py:5 ISO001"]
+    assert reported(".") == ["app.py:5 ISO001"]
 
 
 @pytest.mark.parametrize(
@@ -81,17 +79,17 @@ def test_a_pyproject_that_says_nothing_about_it(here: Path, content: str) -> Non
 def test_exclude(here: Path, monkeypatch: pytest.MonkeyPatch, pattern: str, left: list[str]) -> None:
     write(here, dict.fromkeys(("app.py", "src/a.py", "src/b_pb2.py", "src/gen/deep/d.py"), SHARED))
     configure(here, f"exclude = ['{pattern}']\npaths = ['.']")
-    assert [item["path"] for item in found(".")] == left
+    assert [item["path"] for item in findings(".")] == left
     write(here, {"elsewhere/x.txt": ""})
     monkeypatch.chdir(here / "elsewhere")
-    assert [item["path"] for item in found()] == [f"{here}/{path}" for path in left]
+    assert [item["path"] for item in findings()] == [f"{here}/{path}" for path in left]
 
 
-def test_what_is_excluded_is_read_if_it_is_named(here: Path) -> None:
+def test_an_excluded_path_is_read_if_it_is_named(here: Path) -> None:
     write(here, {"gen/a.py": SHARED, "broken.py": "("})
     configure(here, "exclude = ['gen', 'broken.py']")
     audit(".", exit_code=0)
-    assert told("gen/a.py") == told("gen") == ["gen/a.py:5 ISO001"]
+    assert reported("gen/a.py") == reported("gen") == ["gen/a.py:5 ISO001"]
 
 
 TWO_RULES = f"{SHARED}\n\nCOUNT = 0\n\n\ndef count():\n    global COUNT\n    COUNT += 1\n"
@@ -109,10 +107,10 @@ TWO_RULES = f"{SHARED}\n\nCOUNT = 0\n\n\ndef count():\n    global COUNT\n    COU
         ("rules = ['ISO002']\nseverity = {ISO002 = 'off'}", []),
     ],
 )
-def test_which_rules_are_told(here: Path, table: str, codes: list[str]) -> None:
+def test_which_rules_are_reported(here: Path, table: str, codes: list[str]) -> None:
     write(here, {"app.py": TWO_RULES})
     configure(here, table)
-    assert [item["rule"] for item in found(".")] == codes
+    assert [item["rule"] for item in findings(".")] == codes
     assert audit(".").exit_code == bool(codes)
 
 
@@ -120,17 +118,17 @@ def test_which_rules_are_told(here: Path, table: str, codes: list[str]) -> None:
 def test_severity(here: Path, severity: str) -> None:
     write(here, {"app.py": SHARED})
     configure(here, f"severity.ISO001 = '{severity}'")
-    assert found(".")[0]["severity"] == severity
+    assert findings(".")[0]["severity"] == severity
     assert f"ISO001 {severity}: " in audit(".", exit_code=1).stdout
     (one,) = valid_sarif(audit(".", "--format", "sarif").stdout)["runs"][0]["results"]
     assert one["level"] == severity
 
 
 @pytest.mark.parametrize("table", ["rules = ['ISO001']", "rules = []"])
-def test_a_file_that_cannot_be_read_is_told_whatever_the_rules(here: Path, table: str) -> None:
+def test_an_unreadable_file_is_reported_even_if_all_rules_are_off(here: Path, table: str) -> None:
     write(here, {"app.py": "("})
     configure(here, table)
-    assert told(".") == ["app.py:1 ISO099"]
+    assert reported(".") == ["app.py:1 ISO099"]
 
 
 @pytest.mark.parametrize(
@@ -158,7 +156,7 @@ def test_a_file_that_cannot_be_read_is_told_whatever_the_rules(here: Path, table
         ("severity = {ISO099 = 'off'}", "severity.ISO099: cannot be turned off; exclude the file instead"),
     ],
 )
-def test_a_bad_configuration_is_one_line_that_names_the_key(here: Path, table: str, problem: str) -> None:
+def test_a_bad_configuration_gives_one_line_that_names_the_key(here: Path, table: str, problem: str) -> None:
     write(here, {"app.py": SHARED})
     configure(here, table)
     result = audit(".", exit_code=2)
@@ -177,7 +175,7 @@ def test_a_bad_configuration_is_one_line_that_names_the_key(here: Path, table: s
         (b"tool.agentapp.audit = []", "pyproject.toml: audit: must be a table\n"),
     ],
 )
-def test_a_bad_pyproject_is_one_line(here: Path, content: bytes, problem: str) -> None:
+def test_a_bad_pyproject_gives_one_line(here: Path, content: bytes, problem: str) -> None:
     write(here, {"app.py": SHARED, "pyproject.toml": content})
     result = audit(".", exit_code=2)
     assert result.stdout == ""
@@ -185,7 +183,7 @@ def test_a_bad_pyproject_is_one_line(here: Path, content: bytes, problem: str) -
     assert result.stderr.count("\n") == 1
 
 
-def test_configured_paths_that_do_not_exist_are_told(here: Path) -> None:
+def test_configured_paths_that_do_not_exist_are_reported(here: Path) -> None:
     configure(here, 'paths = ["nowhere", "with\\u0000null"]')
     result = audit(exit_code=2)
     assert "nowhere:1: ISO099" in result.stdout

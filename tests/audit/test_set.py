@@ -1,4 +1,4 @@
-"""How much of the labelled set the auditor gets right. Some of it was kept aside while it was tuned."""
+"""How many cases of the labelled set the auditor gets right. The held-out ones were not used for tuning."""
 
 from __future__ import annotations
 
@@ -12,16 +12,17 @@ from agentapp.audit.judge import Hazard
 from agentapp.audit.rules import RULES
 from tests.audit.support.cases import Case, audited, cases, topics
 
-# What it is known to get wrong, and why.
+# The hazards that the auditor is known to miss, and the reason.
 MISSED = {
-    "streamlit-cached-board": "a script that is run anew for every session",
+    "streamlit-cached-board": "a script that runs once for every session",
     "tornado-initialize-todo": "arguments that only a framework passes on",
-    "acquire-result-ignored": "a lock that may not have been given is thought to be held",
-    "generator-yields-shared-shards": "places in tuples are not followed into other functions",
-    "getattr-proxy-to-shared-cart": "a `__getattr__` that gives what another object has",
-    "handler-table-gets-shared-state": "functions that are called from a table are not known",
-    "methodcaller-and-setitem-on-shared": "functions that are made by `operator` are not known",
+    "acquire-result-ignored": "a lock that was perhaps not acquired counts as held",
+    "generator-yields-shared-shards": "indexes of tuples are not followed into other functions",
+    "getattr-proxy-to-shared-cart": "a `__getattr__` that returns attributes of another object",
+    "handler-table-gets-shared-state": "calls of functions from a table are not resolved",
+    "methodcaller-and-setitem-on-shared": "calls of functions made by `operator` are not resolved",
 }
+# The clean cases in which it is known to find something.
 FALSE_ALARMS = {"partialmethod-on-request-meter": "a method that is called by another name"}
 
 
@@ -30,47 +31,47 @@ pytestmark = pytest.mark.xdist_group("the labelled set")
 
 
 @cache
-def judged(part: str, topic: str) -> list[tuple[Case, list[Hazard]]]:
+def judge(part: str, topic: str) -> list[tuple[Case, list[Hazard]]]:
     return [(case, case.found()) for case in cases(part, topic)]
 
 
-def all_judged(part: str) -> list[tuple[Case, list[Hazard]]]:
-    return [each for topic in topics(part) for each in judged(part, topic)]
+def judge_all(part: str) -> list[tuple[Case, list[Hazard]]]:
+    return [each for topic in topics(part) for each in judge(part, topic)]
 
 
-def test_the_set_is_large_enough_and_a_third_of_it_is_kept_aside() -> None:
-    tuning, kept_aside = (
+def test_the_set_is_large_enough_and_a_third_of_it_is_held_out() -> None:
+    tuning, held_out = (
         [case for topic in topics(part) for case in cases(part, topic)] for part in ("tuning", "held_out")
     )
-    every = [*tuning, *kept_aside]
+    every = [*tuning, *held_out]
     counts = Counter(case.is_hazard for case in every)
     assert min(counts[True], counts[False]) >= 80
-    assert 3 * len(kept_aside) >= len(every)
+    assert 3 * len(held_out) >= len(every)
     assert all(bool(case.marked) == case.is_hazard for case in every)
     assert len({(case.round, case.is_hazard, case.name) for case in every}) == len(every)
     assert all(case.round.startswith("tuning-") for case in tuning)
-    assert all(case.round.startswith("held-out") for case in kept_aside)
+    assert all(case.round.startswith("held-out") for case in held_out)
 
 
 @pytest.mark.parametrize("topic", topics("tuning"))
-def test_hazards_are_found_and_their_look_alikes_are_not(topic: str) -> None:
+def test_hazards_are_found_and_clean_cases_are_not(topic: str) -> None:
     wrong = []
-    for case, found in judged("tuning", topic):
+    for case, found in judge("tuning", topic):
         expected = case.is_hazard and case.name not in MISSED
         if bool(found) != (expected or case.name in FALSE_ALARMS):
             wrong.append(f"{case}: {found or 'nothing is found'}")
     assert not wrong, f"{len(wrong)} wrong:\n" + "\n".join(wrong)
 
 
-def test_what_is_known_to_be_wrong_is_in_the_set() -> None:
-    names = [(case.name, case.is_hazard) for case, _ in all_judged("tuning")]
+def test_each_known_mistake_is_one_case_of_the_set() -> None:
+    names = [(case.name, case.is_hazard) for case, _ in judge_all("tuning")]
     assert [names.count((name, True)) for name in MISSED] == [1] * len(MISSED)
     assert [names.count((name, False)) for name in FALSE_ALARMS] == [1] * len(FALSE_ALARMS)
 
 
 def test_findings_point_at_the_write() -> None:
-    """Where there are several, at one of them."""
-    hazards = [(case, found) for case, found in all_judged("tuning") if case.is_hazard]
+    """At one of them, if there are several."""
+    hazards = [(case, found) for case, found in judge_all("tuning") if case.is_hazard]
     astray = [
         str(case)
         for case, found in hazards
@@ -79,9 +80,9 @@ def test_findings_point_at_the_write() -> None:
     assert len(astray) <= 0.05 * len(hazards), "\n".join(astray)
 
 
-def test_what_was_kept_aside_is_told_as_well() -> None:
+def test_precision_and_recall_on_the_held_out_cases() -> None:
     """Cases are only counted and never named: with names, the auditor could be tuned for them."""
-    counts = Counter((case.is_hazard, bool(found)) for case, found in all_judged("held_out"))
+    counts = Counter((case.is_hazard, bool(found)) for case, found in judge_all("held_out"))
     found, missed, false = counts[True, True], counts[True, False], counts[False, True]
     assert found / (found + false) >= 0.95, "precision"
     assert found / (found + missed) >= 0.95, "recall"
@@ -94,15 +95,15 @@ def test_every_rule_finds_its_bad_example_and_not_its_good_one(code: str) -> Non
     assert audited({"app.py": rule.good}) == []
 
 
-def test_no_program_makes_it_fail() -> None:
-    """Names that lead in circles, or nowhere."""
+def test_cyclic_and_unknown_names_do_not_make_it_fail() -> None:
+    """Imports and aliases in cycles, and names that are not defined."""
     one = "from b import x as y\nfrom b import *\nclass A(A): pass\nz = z()\ndef f(): return f()\n"
     two = "from a import y as x\nimport a.c.d as e\nclass B(C): pass\nclass C(B): pass\n"
     writes = "f()[1] = z.w\ndef g(): e.q.w = x.v[0]()\n"
     assert isinstance(audited({"a.py": one + writes, "b.py": two + writes}), list)
 
 
-def test_made_under_one_lock_here_and_under_another_there() -> None:
+def test_lazy_initialisation_under_two_different_locks_is_a_hazard() -> None:
     code = (
         "from threading import Lock\na_lock, b_lock, made = Lock(), Lock(), None\n"
         "def one():\n    global made\n    with a_lock:\n        if made is None:\n            made = 1\n"
@@ -111,7 +112,7 @@ def test_made_under_one_lock_here_and_under_another_there() -> None:
     assert [hazard.rule for hazard in audited({"app.py": code})] == ["ISO005"]
 
 
-def test_a_write_is_told_where_it_is_however_far_the_object_was_passed_on() -> None:
+def test_a_write_is_reported_where_it_is_even_if_the_object_was_passed_on() -> None:
     files = {
         "app.py": "from b import first\nSTATE = {}\n\n\ndef view(key):\n    first(STATE, key)\n",
         "b.py": "from c import second\n\n\ndef first(table, key):\n    second(table, key)\n",
@@ -122,14 +123,14 @@ def test_a_write_is_told_where_it_is_however_far_the_object_was_passed_on() -> N
     assert "`STATE`, from app.py:2" in hazard.message
 
 
-def test_the_object_is_told_that_the_write_is_to_and_not_another_of_its_class() -> None:
+def test_the_message_names_the_object_that_is_written_to() -> None:
     cell = "class Cell:\n    def __init__(self):\n        self.value = 0\n\n\nONE = Cell()\nTWO = Cell()\n"
     (hazard,) = audited({"app.py": f"{cell}\n\ndef view(value):\n    TWO.value = value\n"})
     assert hazard.message.startswith("`TWO`, from app.py:7")
 
 
-def test_a_program_in_which_everybody_calls_everybody_is_looked_at_quickly() -> None:
-    """It took longer than anybody waits when every way through the calls was gone."""
+def test_a_program_in_which_each_function_calls_all_others_is_judged_quickly() -> None:
+    """Following every path through the calls separately would take exponential time."""
     names = [f"f{n}" for n in range(80)]
     code = "".join(
         f"def {name}(x):\n    " + "; ".join(f"{other}(x)" for other in names) + "\n" for name in names
@@ -235,11 +236,11 @@ def view(request):
         (RECURSIVE, True),
     ],
 )
-def test_what_is_never_done_and_what_keeps_nobody_out(code: str, is_hazard: bool) -> None:
+def test_code_that_never_runs_is_clean_and_locks_must_exclude(code: str, is_hazard: bool) -> None:
     assert bool(audited({"app.py": code})) == is_hazard
 
 
-def test_the_documentation_has_every_rule() -> None:
+def test_the_documentation_lists_every_rule() -> None:
     page = (Path(__file__).parents[2] / "docs" / "auditor.md").read_text()
     table = page.partition("<!-- rules -->")[2].partition("<!-- end of rules -->")[0]
     rows = [f"| {rule.code} | {rule.title} | {rule.severity} | {rule.why} |" for rule in RULES.values()]

@@ -15,11 +15,11 @@ from tests.audit.support.command import (
     SHARED,
     STATE,
     audit,
-    changes,
+    changing_module,
     configure,
-    found,
+    findings,
+    reported,
     summary,
-    told,
     write,
 )
 
@@ -36,15 +36,15 @@ def test_a_suppression_with_a_reason(here: Path, separator: str) -> None:
 @pytest.mark.parametrize("said", ["", " -", " - ", ":", " because", " - ...", " - # noqa", "  # noqa"])
 def test_a_suppression_without_a_reason_is_a_finding_and_suppresses_nothing(here: Path, said: str) -> None:
     write(here, {"app.py": SHARED.replace("(text)\n", f"(text)  # agentapp: shared ok{said}\n")})
-    assert told(".") == ["app.py:5 ISO001", "app.py:5 ISO090"]
+    assert reported(".") == ["app.py:5 ISO001", "app.py:5 ISO090"]
 
 
 @pytest.mark.parametrize(
     "comment", ["# noqa # agentapp: shared ok - a log", "#agentapp: shared ok - see #12"]
 )
-def test_a_suppression_may_share_its_comment(here: Path, comment: str) -> None:
+def test_a_suppression_may_share_a_comment_with_another_tool(here: Path, comment: str) -> None:
     write(here, {"app.py": SHARED.replace("(text)\n", f"(text)  {comment}\n")})
-    assert told(".") == []
+    assert reported(".") == []
 
 
 @pytest.mark.parametrize(
@@ -56,9 +56,9 @@ def test_a_suppression_may_share_its_comment(here: Path, comment: str) -> None:
         "HISTORY.append(text)  # see agentapp: shared ok - somewhere",
     ],
 )
-def test_what_is_no_suppression(here: Path, line: str) -> None:
+def test_texts_and_misspelt_comments_do_not_suppress(here: Path, line: str) -> None:
     write(here, {"app.py": SHARED.replace("HISTORY.append(text)", line)})
-    assert told(".") == ["app.py:5 ISO001"]
+    assert reported(".") == ["app.py:5 ISO001"]
 
 
 MANY_LINES = """\
@@ -74,18 +74,18 @@ def chat(text):
 
 
 @pytest.mark.parametrize("at", ["first", "here", "last"])
-def test_a_suppression_on_the_first_line_of_the_statement(here: Path, at: str) -> None:
+def test_a_suppression_on_any_end_of_the_statement(here: Path, at: str) -> None:
     places = dict.fromkeys(("first", "here", "last"), "")
     write(here, {"app.py": MANY_LINES.format(**places)})
-    assert told(".") == ["app.py:7 ISO001"]
+    assert reported(".") == ["app.py:7 ISO001"]
     comment = "  # agentapp: shared ok - a log"
     write(here, {"app.py": MANY_LINES.format(**places | {at: comment})})
-    assert told(".") == []
+    assert reported(".") == []
 
 
 def test_a_suppression_elsewhere_in_the_function_does_not_count(here: Path) -> None:
     write(here, {"app.py": SHARED.replace("chat(text):", "chat(text):  # agentapp: shared ok - a log")})
-    assert told(".") == ["app.py:4 ISO091", "app.py:5 ISO001"]
+    assert reported(".") == ["app.py:4 ISO091", "app.py:5 ISO001"]
 
 
 CACHED = """\
@@ -112,21 +112,21 @@ def test_a_suppression_on_a_decorator(here: Path, at: str) -> None:
         "  # agentapp: shared ok - one",
     )
     write(here, {"app.py": CACHED.format(**places)})
-    assert [item["rule"] for item in found(".")] == ["ISO007"]
+    assert [item["rule"] for item in findings(".")] == ["ISO007"]
     write(here, {"app.py": CACHED.format(**places | {at: comment})})
-    assert told(".") == []
+    assert reported(".") == []
     write(here, {"app.py": CACHED.format(**places | {"inside": comment})})
-    assert [item["rule"] for item in found(".")] == ["ISO007", "ISO091"]
+    assert [item["rule"] for item in findings(".")] == ["ISO007", "ISO091"]
 
 
-def test_a_suppression_where_the_object_lives_counts_for_all_who_change_it(here: Path) -> None:
+def test_a_suppression_where_the_object_is_defined_counts_for_all_changes(here: Path) -> None:
     """Also if that is another file, in a directory with an odd name."""
     write(
         here,
         {
             "a (b), from c/state.py": "HISTORY = []  # agentapp: shared ok - a log\n",
-            "a (b), from c/x.py": changes("state"),
-            "a (b), from c/y.py": changes("state"),
+            "a (b), from c/x.py": changing_module("state"),
+            "a (b), from c/y.py": changing_module("state"),
         },
     )
     result = audit("a (b), from c", exit_code=0)
@@ -136,17 +136,17 @@ def test_a_suppression_where_the_object_lives_counts_for_all_who_change_it(here:
     assert audit("a (b), from c").exit_code == 1
 
 
-def test_a_suppression_where_a_shared_instance_lives(here: Path) -> None:
+def test_a_suppression_where_a_shared_instance_is_made(here: Path) -> None:
     bad = RULES["ISO004"].bad
     write(here, {"app.py": bad})
     assert "ISO004" in audit(".", exit_code=1).stdout
     write(
         here, {"app.py": bad.replace("agent = Agent()", "agent = Agent()  # agentapp: shared ok - a counter")}
     )
-    assert told(".") == []
+    assert reported(".") == []
 
 
-def test_every_place_that_a_message_names_counts() -> None:
+def test_a_suppression_may_be_at_any_place_that_the_message_names() -> None:
     def sort(message: str, line: int, path: str = "b.py") -> tuple[str, ...]:
         comments = {path: suppressions.Comments({line: "because"}, {})}
         left = suppressions.apply_comments([Hazard("a.py", 9, "ISO004", message)], comments).left
@@ -160,20 +160,20 @@ def test_every_place_that_a_message_names_counts() -> None:
     assert sort(message, 12, "other/b.py") == ("ISO004", "ISO091")
 
 
-def test_a_suppression_of_nothing_is_a_finding(here: Path) -> None:
+def test_an_unused_suppression_is_a_finding(here: Path) -> None:
     write(
         here, {"app.py": "LIMIT = 10  # agentapp: shared ok - only read\n\n# agentapp: shared ok - or this\n"}
     )
-    assert told(".") == ["app.py:1 ISO091", "app.py:3 ISO091"]
+    assert reported(".") == ["app.py:1 ISO091", "app.py:3 ISO091"]
 
 
-def test_a_suppression_of_a_rule_that_is_off_is_not_one_of_nothing(here: Path) -> None:
+def test_a_suppression_of_a_rule_that_is_off_counts_as_used(here: Path) -> None:
     write(here, {"app.py": SHARED.replace("[]", "[]  # agentapp: shared ok - a log")})
     configure(here, 'ignore = ["ISO001"]')
     assert summary(audit(".", exit_code=0).stdout) == (1, 0, 0)
 
 
-def test_comments_are_looked_for_only_where_there_may_be_some(
+def test_only_files_that_mention_a_suppression_are_tokenized(
     here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(here, {"app.py": SHARED, "b.py": "# agentapp: shared ok - x\n", "c.py": "# agentapp: sha\n"})
@@ -184,14 +184,14 @@ def test_comments_are_looked_for_only_where_there_may_be_some(
         return real(readline)
 
     monkeypatch.setattr(suppressions.tokenize, "tokenize", tokenize)
-    assert told(".") == ["app.py:5 ISO001", "b.py:1 ISO091"]
+    assert reported(".") == ["app.py:5 ISO001", "b.py:1 ISO091"]
     assert len(seen) == 1
 
 
-def test_comments_that_cannot_be_read_are_told(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_comments_that_cannot_be_read_are_reported(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def tokenize(readline: Any) -> Iterator[Any]:
         raise suppressions.tokenize.TokenError("EOF in multi-line statement", (1, 0))
 
     write(here, {"app.py": f"# agentapp: shared ok\n{SHARED}"})
     monkeypatch.setattr(suppressions.tokenize, "tokenize", tokenize)
-    assert told(".") == ["app.py:1 ISO099", "app.py:6 ISO001"]
+    assert reported(".") == ["app.py:1 ISO099", "app.py:6 ISO001"]

@@ -70,7 +70,7 @@ def test_a_message_that_outlives_its_request_is_found(site: Callable[..., Site],
     for change in leaky.found:
         assert change.requests[0].endpoint == "home"
         assert mark not in f"{change} {change!r}"
-    # It is told once.
+    # It is reported only once.
     leaky.take()
     leaky.get("/openly")
     assert leaky.take() == []
@@ -79,7 +79,7 @@ def test_a_message_that_outlives_its_request_is_found(site: Callable[..., Site],
 @pytest.mark.parametrize(
     "kept", ["here.headers.get('X-Agentapp-Canary')", "here.full_path", "dict(here.environ)", "here"]
 )
-def test_a_mark_comes_with_every_request_by_itself(site: Callable[..., Site], kept: str) -> None:
+def test_every_request_gets_a_mark(site: Callable[..., Site], kept: str) -> None:
     leaky = site(
         f"KEPT = []\n@app.get('/')\ndef home():\n    here = request._get_current_object()\n"
         f"    KEPT.append({kept})\n    return request.args['name']\n",
@@ -117,7 +117,7 @@ def home():
     assert clean.found == []
 
 
-def test_what_is_left_behind_later_is_found_by_the_next_request(site: Callable[..., Site]) -> None:
+def test_a_mark_left_by_a_background_thread_is_found_by_the_next_request(site: Callable[..., Site]) -> None:
     leaky = site(
         """
 KEPT, go = [], threading.Event()
@@ -144,8 +144,8 @@ def home():
     assert [change.path for change in leaky.found] == ["/"]
 
 
-def test_a_mark_is_no_leak_while_its_request_is_under_way(site: Callable[..., Site]) -> None:
-    """Sixteen requests keep something shared while they work and take it away; then sixteen forget to."""
+def test_a_mark_is_no_leak_while_its_request_is_in_progress(site: Callable[..., Site]) -> None:
+    """Sixteen requests store a mark while they work and remove it; then sixteen do not remove it."""
     shared = site(
         """
 UNDER_WAY, meeting = {}, threading.Barrier(16)
@@ -197,7 +197,7 @@ def home():
         assert leaky.take() == places
 
 
-def test_a_request_that_ends_while_another_one_is_searched_for_is_not_accused(
+def test_a_request_that_ends_during_a_search_is_not_reported(
     site: Callable[..., Site], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clean = site(
@@ -227,7 +227,7 @@ def home():
     assert clean.found == []
 
 
-def test_a_mark_in_a_cache_is_found_whatever_else_was_asked(site: Callable[..., Site]) -> None:
+def test_a_mark_in_a_cached_result_is_found(site: Callable[..., Site]) -> None:
     leaky = site(
         """
 @functools.cache

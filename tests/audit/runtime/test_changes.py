@@ -368,7 +368,7 @@ def test_equal_plain_values_are_no_change(site: Callable[..., Site]) -> None:
     assert leaky.take() == [("LAST", "changed")]
 
 
-def test_a_cache_that_only_answers_is_no_change_and_a_full_one_that_replaces_is(
+def test_a_cache_hit_is_no_change_and_a_replaced_entry_is(
     site: Callable[..., Site],
 ) -> None:
     leaky = site("""
@@ -403,7 +403,7 @@ def test_values_are_shown_only_if_asked_for(imported: Imports) -> None:
         assert [SECRET in text for text in texts] == [values] * 4
 
 
-def test_an_app_from_a_factory_is_found_though_no_module_has_it(imported: Imports) -> None:
+def test_an_app_from_a_factory_is_watched_though_it_is_in_no_module(imported: Imports) -> None:
     source = """
 from flask import Flask
 
@@ -428,7 +428,7 @@ def create_app():
         assert sorted(change.where for change in found) == ["app.config", f"{home}:names"]
 
 
-def test_what_is_excluded_may_change_and_so_may_all_that_is_in_it(site: Callable[..., Site]) -> None:
+def test_excluded_objects_and_their_contents_may_change(site: Callable[..., Site]) -> None:
     source = LEAKS["a shared object"][0]
     one = site(source, exclude=["*.agent.user", "*.slotted"])
     one.get("/?name=a")

@@ -147,7 +147,7 @@ def test_a_clean_app_gives_no_report(site: Callable[..., Site], case: str, mode:
         assert clean.places() == [("OPENLY", "grew")]
 
 
-def test_what_happens_between_requests_is_nobodys(site: Callable[..., Site]) -> None:
+def test_changes_between_requests_are_not_reported(site: Callable[..., Site]) -> None:
     clean = site("HISTORY = []\n")
     clean.get("/")
     clean.module.HISTORY.append(1)
@@ -155,7 +155,7 @@ def test_what_happens_between_requests_is_nobodys(site: Callable[..., Site]) -> 
     assert clean.places() == []
 
 
-def test_warming_up_is_not_reported(site: Callable[..., Site]) -> None:
+def test_requests_during_warmup_are_not_reported(site: Callable[..., Site]) -> None:
     leaky = site("", warmup=2)
     for _ in range(3):
         leaky.get("/openly")
@@ -177,12 +177,14 @@ def test_wrong_options_are_refused() -> None:
 
 
 @pytest.mark.parametrize("mode", ["changes", "canary"])
-def test_a_package_that_is_not_there_is_said(caplog: pytest.LogCaptureFixture, mode: Any) -> None:
+def test_a_package_that_is_not_loaded_gives_a_warning(caplog: pytest.LogCaptureFixture, mode: Any) -> None:
     body_of(LeakMiddleware(lambda environ, start: [b"x"], ("no_such_package",), mode=mode)).close()
     assert "no loaded module of no_such_package" in caplog.text
 
 
-def test_without_a_listener_changes_are_logged(imported: Imports, caplog: pytest.LogCaptureFixture) -> None:
+def test_without_a_report_function_changes_are_logged(
+    imported: Imports, caplog: pytest.LogCaptureFixture
+) -> None:
     module = imported(HEAD + TAIL)
     module.app.wsgi_app = LeakMiddleware(module.app.wsgi_app, (module.__name__,))
     module.app.test_client().get("/openly", buffered=True)

@@ -120,7 +120,7 @@ def test_proxies_are_not_followed(imported: Imports) -> None:
     assert asked == []
 
 
-def test_lazy_and_odd_modules_stay_as_they_are(imported: Imports) -> None:
+def test_lazy_modules_are_not_loaded_and_odd_ones_are_skipped(imported: Imports) -> None:
     package = imported("HISTORY = []\n", lazy="raise RuntimeError('loaded')\n")
     spec = importlib.util.find_spec(f"{package.__name__}.lazy")
     assert spec is not None
@@ -145,7 +145,7 @@ def test_lazy_and_odd_modules_stay_as_they_are(imported: Imports) -> None:
     assert "LazyModule" in type(lazy).__name__
 
 
-def test_cycles_end(imported: Imports) -> None:
+def test_cycles_of_references_end(imported: Imports) -> None:
     module = imported(
         "class Node: pass\nnode = Node()\nnode.me = node\nloop = [1]\nloop.append(loop)\n"
         "table = {}\ntable['x'] = (table, loop, node)\nnode.names = []\n"
@@ -157,7 +157,7 @@ def test_cycles_end(imported: Imports) -> None:
     assert [change.where for change in watch.compare(before)] == [f"{module.__name__}.node.names"]
 
 
-def test_huge_containers_cost_no_more_than_the_limit(imported: Imports) -> None:
+def test_only_the_ends_of_huge_containers_are_read(imported: Imports) -> None:
     module = imported(
         "import collections\nBIG = list(range(300_000))\nTABLE = {n: [n] for n in range(300_000)}\n"
         "QUEUE = collections.deque(range(300_000))\nNAMES = set(range(300_000))\nRAW = bytearray(3_000_000)\n"
@@ -175,7 +175,7 @@ def test_huge_containers_cost_no_more_than_the_limit(imported: Imports) -> None:
     assert kinds == {"BIG": "grew", "TABLE": "shrank", "QUEUE": "changed", "NAMES": "grew", "RAW": "changed"}
 
 
-def test_too_many_objects_are_not_looked_at_and_that_is_said(
+def test_the_number_of_objects_is_limited_with_a_warning(
     imported: Imports, caplog: pytest.LogCaptureFixture
 ) -> None:
     module = imported("FIRST = []\nMANY = [[] for _ in range(1_000)]\n")
@@ -203,7 +203,7 @@ def test_depth_is_bounded(imported: Imports) -> None:
     assert [change.where for change in watch.compare(before)] == [f"{module.__name__}.DEEP[0][0]"]
 
 
-def test_what_was_deleted_meanwhile(imported: Imports) -> None:
+def test_deleted_objects_are_reported(imported: Imports) -> None:
     module = imported(
         "import sys\nclass Agent:\n    def __init__(self): self.names = []\nagent = Agent()\nLIST = [[]]\n"
     )
@@ -217,8 +217,8 @@ def test_what_was_deleted_meanwhile(imported: Imports) -> None:
     assert kinds == {"agent.names": "gone", "LIST": "shrank", "Agent": "gone"}
 
 
-def test_an_address_used_again_is_no_hiding_place(imported: Imports) -> None:
-    """A new object at the address of an old one is a change: the snapshot keeps the old one alive."""
+def test_a_new_object_at_an_old_address_is_a_change(imported: Imports) -> None:
+    """The snapshot keeps the old object alive, so a new one never gets its address."""
     module = imported("class Cart: pass\nLAST = [Cart()]\n")
     watch = Watch((module.__name__,))
     for _ in range(50):

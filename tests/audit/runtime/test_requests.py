@@ -49,7 +49,7 @@ def test_a_stream_is_compared_when_it_is_closed(site: Callable[..., Site]) -> No
     assert leaky.take() == []
 
 
-def test_a_stream_that_is_closed_early_closes_what_is_inside(site: Callable[..., Site]) -> None:
+def test_closing_a_stream_early_closes_the_inner_stream(site: Callable[..., Site]) -> None:
     leaky = site(STREAM)
     body = body_of(leaky.middleware)
     next(body)
@@ -58,7 +58,7 @@ def test_a_stream_that_is_closed_early_closes_what_is_inside(site: Callable[...,
     assert sorted(leaky.places()) == [("CLOSED", "grew"), ("HISTORY", "grew")]
 
 
-def test_close_is_passed_on_once_even_if_nothing_was_pulled_and_if_it_raises() -> None:
+def test_close_is_called_once_even_without_reading_and_if_it_raises() -> None:
     class Body:
         closed = 0
 
@@ -90,7 +90,7 @@ def test_an_error_in_a_stream_reaches_the_server_and_the_change_is_reported(
 
 
 @pytest.mark.parametrize("mode", ["changes", "canary"])
-def test_an_app_that_raises_does_so_and_is_reported(imported: Imports, mode: Any) -> None:
+def test_an_error_of_the_app_is_raised_and_its_change_is_reported(imported: Imports, mode: Any) -> None:
     module = imported("HISTORY = []\ndef app(environ, start):\n    HISTORY.append(str(environ))\n    1 / 0\n")
     found: list[Change] = []
     app = LeakMiddleware(module.app, (module.__name__,), found.append, mode=mode)
@@ -100,14 +100,14 @@ def test_an_app_that_raises_does_so_and_is_reported(imported: Imports, mode: Any
     assert [(c.where, c.kind) for c in found] == [(f"{module.__name__}.{kind[0]}", kind[1])]
 
 
-def test_what_the_app_answers_is_passed_on_unchanged(site: Callable[..., Site]) -> None:
+def test_the_response_of_the_app_is_unchanged(site: Callable[..., Site]) -> None:
     plain = site(STREAM + "\n@app.get('/made')\ndef made():\n    return 'yes', 201, {'X-Here': 'there'}\n")
     answer = plain.app.test_client().get("/made")
     assert (answer.text, answer.status_code, answer.headers["X-Here"]) == ("yes", 201, "there")
     assert plain.get("/") == "012"
 
 
-def test_a_response_that_nobody_closes_is_settled(site: Callable[..., Site]) -> None:
+def test_settle_ends_a_response_that_is_not_closed(site: Callable[..., Site]) -> None:
     leaky = site("")
     client = leaky.app.test_client()
     kept = client.get("/openly")
@@ -115,13 +115,13 @@ def test_a_response_that_nobody_closes_is_settled(site: Callable[..., Site]) -> 
     assert leaky.found == []
     leaky.middleware.settle()
     assert leaky.take() == [("OPENLY", "grew")]
-    # It was over: those that come later are not mixed up with it.
+    # The first request has ended, so it is not named for later changes.
     leaky.get("/openly")
     assert [len(change.requests) for change in leaky.found] == [1]
     kept.close()
 
 
-def test_a_response_that_was_forgotten_is_no_candidate_for_long(site: Callable[..., Site]) -> None:
+def test_a_garbage_collected_response_ends_its_request(site: Callable[..., Site]) -> None:
     leaky = site(STREAM)
     body = body_of(leaky.middleware)
     assert next(body) == b"0"
@@ -137,7 +137,7 @@ def test_a_response_that_was_forgotten_is_no_candidate_for_long(site: Callable[.
     }
 
 
-def test_what_is_done_on_closing_is_found_however_late_that_is(site: Callable[..., Site]) -> None:
+def test_a_change_in_close_is_found_even_if_it_is_late(site: Callable[..., Site]) -> None:
     leaky = site(
         STREAM
         + """
@@ -157,7 +157,7 @@ def late():
     assert [caller.path for caller in leaky.found[0].requests] == ["/late"]
 
 
-def test_a_listener_that_raises_changes_nothing_and_is_told_the_rest(
+def test_a_report_that_raises_does_not_stop_the_request_or_further_reports(
     imported: Imports, caplog: pytest.LogCaptureFixture
 ) -> None:
     told: list[str] = []
@@ -185,7 +185,7 @@ def both():
     assert caplog.text.count("a change could not be reported") == 2
 
 
-def test_a_detector_that_fails_changes_nothing(
+def test_a_failing_detector_does_not_disturb_the_request(
     site: Callable[..., Site], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     watched = site("")
@@ -225,9 +225,9 @@ def home(name):
 """
 
 
-def test_sixteen_requests_at_once_are_all_named_and_no_change_is_lost(site: Callable[..., Site]) -> None:
+def test_sixteen_concurrent_requests_are_all_named_and_no_change_is_lost(site: Callable[..., Site]) -> None:
     leaky = site(MEETING, exclude=["*.meeting"])
-    # They meet inside the app, twice: a lock held while the app works would keep them from it.
+    # The requests wait for each other inside the app. A lock held while the app works would block them.
     in_threads(16, lambda n: leaky.get(f"/visitor-{n}"))
     assert set(leaky.places()) == {("HISTORY", "grew")}
     named = {caller.path for change in leaky.found for caller in change.requests}
@@ -235,15 +235,15 @@ def test_sixteen_requests_at_once_are_all_named_and_no_change_is_lost(site: Call
     assert all(caller.path == f"/{caller.thread}" for change in leaky.found for caller in change.requests)
     steps = [[int(n) for n in re.findall(r"\d+", f"{c.before} {c.after}")] for c in leaky.found]
     assert sum(after - before for before, after in steps) == 16
-    # And when they are gone, one alone is named alone.
+    # Afterwards, a single request is named alone.
     leaky.take()
     leaky.get("/openly")
     assert [len(change.requests) for change in leaky.found] == [1]
 
 
-def test_only_those_are_named_that_were_under_way(site: Callable[..., Site]) -> None:
+def test_only_requests_in_progress_are_named(site: Callable[..., Site]) -> None:
     leaky = site(STREAM)
-    long = body_of(leaky.middleware, "/")  # nothing done yet
+    long = body_of(leaky.middleware, "/")  # it has changed nothing yet
     leaky.get("/openly")
     assert [
         (w, {c.path for c in change.requests})
@@ -261,7 +261,7 @@ def test_only_those_are_named_that_were_under_way(site: Callable[..., Site]) -> 
     }
 
 
-def test_a_change_before_another_request_began_is_not_blamed_on_it(site: Callable[..., Site]) -> None:
+def test_a_request_is_not_named_for_a_change_before_it_began(site: Callable[..., Site]) -> None:
     leaky = site(STREAM)
     long = body_of(leaky.middleware, "/")
     next(long)
@@ -271,7 +271,7 @@ def test_a_change_before_another_request_began_is_not_blamed_on_it(site: Callabl
     long.close()
 
 
-def test_many_threads_that_change_things_while_they_are_looked_at(site: Callable[..., Site]) -> None:
+def test_objects_may_change_in_other_threads_while_they_are_read(site: Callable[..., Site]) -> None:
     busy = site("""
 CACHE, NAMES, SEEN = {}, [], set()
 

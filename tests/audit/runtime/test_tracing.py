@@ -81,7 +81,7 @@ def test_the_function_and_the_line_are_named(site: Callable[..., Site]) -> None:
     ]
 
 
-def test_a_stream_is_traced_too_and_nothing_is_left_switched_on(site: Callable[..., Site]) -> None:
+def test_a_stream_is_traced_and_the_profiler_is_removed_between_items(site: Callable[..., Site]) -> None:
     leaky = site(TRACED, trace=True)
     body = body_of(leaky.middleware, "/stream")
     for _ in body:
@@ -93,7 +93,7 @@ def test_a_stream_is_traced_too_and_nothing_is_left_switched_on(site: Callable[.
     )
 
 
-def test_a_profiler_that_was_there_is_put_back_and_the_apps_own_is_left(site: Callable[..., Site]) -> None:
+def test_an_earlier_profiler_is_restored_and_one_of_the_app_is_kept(site: Callable[..., Site]) -> None:
     def theirs(*args: object) -> None:
         pass
 

@@ -49,7 +49,7 @@ def test_is_not_loaded(leak_watch):
 """
 
 
-def test_the_fixture_fails_a_test_that_leaves_something(tmp_path: Path) -> None:
+def test_the_fixture_fails_a_test_that_leaves_changes(tmp_path: Path) -> None:
     (tmp_path / "shared_things.py").write_text("HISTORY = []\n")
     (tmp_path / "test_it.py").write_text(PLUGIN_TESTS)
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
@@ -74,7 +74,7 @@ def test_the_fixture_fails_a_test_that_leaves_something(tmp_path: Path) -> None:
     assert "import it before you watch it" in run.stdout
 
 
-def test_the_pages_examples_run(imported: Imports) -> None:
+def test_the_examples_in_the_documentation_run(imported: Imports) -> None:
     page = (ROOT / "docs/auditor-runtime.md").read_text()
     blocks = re.findall(r"```python\n(.*?)```", page, re.S)
     assert len(blocks) == 4

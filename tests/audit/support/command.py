@@ -1,4 +1,4 @@
-"""Trees of files to audit, and the command run on them, also on a terminal."""
+"""Writes files to audit and runs the command on them, also on a terminal."""
 
 from __future__ import annotations
 
@@ -40,17 +40,17 @@ def audit(*args: str, exit_code: int | None = None, charset: str = "utf-8") -> R
     return result
 
 
-def found(*args: str) -> list[dict[str, Any]]:
+def findings(*args: str) -> list[dict[str, Any]]:
     items: list[dict[str, Any]] = json.loads(audit(*args, "--format", "json").stdout)
     return items
 
 
-def told(*args: str) -> list[str]:
+def reported(*args: str) -> list[str]:
     """Each finding as ``path:line rule``."""
-    return [f"{item['path']}:{item['line']} {item['rule']}" for item in found(*args)]
+    return [f"{item['path']}:{item['line']} {item['rule']}" for item in findings(*args)]
 
 
-def changes(module: str) -> str:
+def changing_module(module: str) -> str:
     return f"from {module} import HISTORY\n\n\ndef view(text):\n    HISTORY.append(text)\n"
 
 
@@ -79,7 +79,7 @@ class Shown:
     piped: str
 
 
-def on_terminal(*args: str, stream: str) -> Shown:
+def run_on_terminal(*args: str, stream: str) -> Shown:
     """Run the command with a terminal as one stream (stdout or stderr) and a pipe as the other."""
     ours, theirs = os.openpty()
     piped = io.StringIO()

@@ -23,7 +23,7 @@ from flask import Flask, Response, g, request, session, stream_with_context, ren
 app = Flask(__name__)
 app.secret_key = "x"
 """
-# Every app has this route too: it shows that the detector is awake.
+# Every app also has this route, which shows that the detector works.
 TAIL = """
 
 OPENLY = []
@@ -37,7 +37,7 @@ SECRET = "alice@example.com"
 
 
 class Imports:
-    """Writes packages of one's own, imports them, and takes them out again."""
+    """Writes packages, imports them, and removes them from ``sys.modules`` again."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -45,7 +45,7 @@ class Imports:
         self.names: list[str] = []
 
     def __call__(self, source: str, **more: str) -> ModuleType:
-        """A package with this source, and more modules in it."""
+        """Import a new package with this source, and with more modules."""
         name = f"leaky{next(self.numbers)}_{self.directory.parent.name.replace('-', '_')}"
         (self.directory / name).mkdir()
         for part, text in {"__init__": source, **more}.items():
@@ -61,7 +61,7 @@ class Imports:
 
 
 class Site:
-    """An app under the detector, and what that reports."""
+    """An app under the detector, and the changes that are reported."""
 
     def __init__(self, module: ModuleType, **options: Any) -> None:
         self.module, self.name = module, module.__name__
@@ -76,7 +76,7 @@ class Site:
         return answer
 
     def places(self) -> list[tuple[str, str]]:
-        """Where and how, without the name of the package."""
+        """Place and kind of each change, without the name of the package."""
         return [(change.where.removeprefix(self.name + "."), change.kind) for change in self.found]
 
     def take(self) -> list[tuple[str, str]]:
@@ -86,7 +86,7 @@ class Site:
 
 
 def body_of(app: Callable[..., Iterable[bytes]], path: str = "/", **options: Any) -> Any:
-    """What a server gets: an iterable that is still to be read and closed."""
+    """The response body as a server gets it: not read and not closed yet."""
     return app(create_environ(path, **options), lambda *args: None)
 
 

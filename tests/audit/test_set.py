@@ -26,13 +26,18 @@ MISSED = {
 FALSE_ALARMS = {"partialmethod-on-request-meter": "a method that is called by another name"}
 
 
-# All tests of this file run in one worker, so that each case is analysed once.
-pytestmark = pytest.mark.xdist_group("the labelled set")
+@cache
+def load(part: str, topic: str) -> list[Case]:
+    return list(cases(part, topic))
+
+
+def load_all(part: str) -> list[Case]:
+    return [case for topic in topics(part) for case in load(part, topic)]
 
 
 @cache
 def judge(part: str, topic: str) -> list[tuple[Case, list[Hazard]]]:
-    return [(case, case.found()) for case in cases(part, topic)]
+    return [(case, case.found()) for case in load(part, topic)]
 
 
 def judge_all(part: str) -> list[tuple[Case, list[Hazard]]]:
@@ -40,9 +45,7 @@ def judge_all(part: str) -> list[tuple[Case, list[Hazard]]]:
 
 
 def test_the_set_is_large_enough_and_a_third_of_it_is_held_out() -> None:
-    tuning, held_out = (
-        [case for topic in topics(part) for case in cases(part, topic)] for part in ("tuning", "held_out")
-    )
+    tuning, held_out = load_all("tuning"), load_all("held_out")
     every = [*tuning, *held_out]
     counts = Counter(case.is_hazard for case in every)
     assert min(counts[True], counts[False]) >= 80
@@ -64,7 +67,7 @@ def test_hazards_are_found_and_clean_cases_are_not(topic: str) -> None:
 
 
 def test_each_known_mistake_is_one_case_of_the_set() -> None:
-    names = [(case.name, case.is_hazard) for case, _ in judge_all("tuning")]
+    names = [(case.name, case.is_hazard) for case in load_all("tuning")]
     assert [names.count((name, True)) for name in MISSED] == [1] * len(MISSED)
     assert [names.count((name, False)) for name in FALSE_ALARMS] == [1] * len(FALSE_ALARMS)
 

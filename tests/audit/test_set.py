@@ -22,6 +22,12 @@ MISSED = {
     "handler-table-gets-shared-state": "calls of functions from a table are not resolved",
     "methodcaller-and-setitem-on-shared": "calls of functions made by `operator` are not resolved",
 }
+# The hazards that it finds, but not on a line with a marked write.
+FOUND_ELSEWHERE = {
+    "orm-session-current": "the write is reported that changes an object from the shared session",
+    "langchain-shared-buffer": "an earlier line that changes a list from the memory is reported",
+    "langchain-buffer-memory-for-everyone": "an earlier line that reads the memory is reported",
+}
 # The clean cases in which it is known to find something.
 FALSE_ALARMS = {"partialmethod-on-request-meter": "a method that is called by another name"}
 
@@ -57,38 +63,31 @@ def test_the_set_is_large_enough_and_a_third_of_it_is_held_out() -> None:
 
 
 @pytest.mark.parametrize("topic", topics("tuning"))
-def test_hazards_are_found_and_clean_cases_are_not(topic: str) -> None:
+def test_hazards_are_found_at_the_write_and_clean_cases_are_not(topic: str) -> None:
+    """If a hazard has several writes, it is enough that the findings point at one of them."""
     wrong = []
     for case, found in judge("tuning", topic):
-        expected = case.is_hazard and case.name not in MISSED
-        if bool(found) != (expected or case.name in FALSE_ALARMS):
+        expected = case.name not in MISSED if case.is_hazard else case.name in FALSE_ALARMS
+        lines = {(hazard.path, hazard.line) for hazard in found}
+        if bool(found) != expected:
             wrong.append(f"{case}: {found or 'nothing is found'}")
+        elif found and case.is_hazard and (not lines & case.marked) != (case.name in FOUND_ELSEWHERE):
+            wrong.append(f"{case}: {found} instead of {sorted(case.marked)}")
     assert not wrong, f"{len(wrong)} wrong:\n" + "\n".join(wrong)
 
 
 def test_each_known_mistake_is_one_case_of_the_set() -> None:
     names = [(case.name, case.is_hazard) for case in load_all("tuning")]
-    assert [names.count((name, True)) for name in MISSED] == [1] * len(MISSED)
-    assert [names.count((name, False)) for name in FALSE_ALARMS] == [1] * len(FALSE_ALARMS)
-
-
-def test_findings_point_at_the_write() -> None:
-    """At one of them, if there are several."""
-    hazards = [(case, found) for case, found in judge_all("tuning") if case.is_hazard]
-    astray = [
-        str(case)
-        for case, found in hazards
-        if not case.marked & {(hazard.path, hazard.line) for hazard in found}
-    ]
-    assert len(astray) <= 0.05 * len(hazards), "\n".join(astray)
+    for mistakes, is_hazard in ((MISSED, True), (FOUND_ELSEWHERE, True), (FALSE_ALARMS, False)):
+        assert [names.count((name, is_hazard)) for name in mistakes] == [1] * len(mistakes)
 
 
 def test_precision_and_recall_on_the_held_out_cases() -> None:
     """Cases are only counted and never named: with names, the auditor could be tuned for them."""
     counts = Counter((case.is_hazard, bool(found)) for case, found in judge_all("held_out"))
     found, missed, false = counts[True, True], counts[True, False], counts[False, True]
-    assert found / (found + false) >= 0.95, "precision"
-    assert found / (found + missed) >= 0.95, "recall"
+    assert found / (found + false) >= 0.95, f"precision: {found} found, {false} false alarms"
+    assert found / (found + missed) >= 0.95, f"recall: {found} found, {missed} missed"
 
 
 @pytest.mark.parametrize("code", [code for code in RULES if code < "ISO090"])

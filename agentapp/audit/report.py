@@ -60,11 +60,7 @@ def audit(
             files.append(open_file(place))
         except Unreadable as exc:
             unreadable.append(exc)
-    verdict = _load_verdict(files, kept_in) if kept_in is not None else None
-    if verdict is None:
-        verdict = _judge(files, progress)
-        if kept_in is not None:
-            cache.keep(kept_in, _key(files), verdict.as_json())
+    verdict = _judge(files, progress) if kept_in is None else _judge_cached(files, progress, kept_in)
     unreadable += (Unreadable(*each) for each in verdict.unreadable)
     comments: dict[str, Comments] = {}
     for file in files:
@@ -112,15 +108,14 @@ class Verdict:
         return cls(hazards, tuple((path, line, why) for path, line, why in found["unreadable"]))
 
 
-def _load_verdict(files: Sequence[File], directory: Path) -> Verdict | None:
+def _judge_cached(files: Sequence[File], progress: Progress, directory: Path) -> Verdict:
+    key = cache.key_of((file.place.path, repr(file.place), file.source) for file in files)
     try:
-        return Verdict.from_json(cache.load(directory, _key(files)))
+        return Verdict.from_json(cache.load(directory, key))
     except (LookupError, TypeError, ValueError):
-        return None
-
-
-def _key(files: Sequence[File]) -> str:
-    return cache.key_of((file.place.path, repr(file.place), file.source) for file in files)
+        verdict = _judge(files, progress)
+    cache.keep(directory, key, verdict.as_json())
+    return verdict
 
 
 def _judge(files: Sequence[File], progress: Progress) -> Verdict:

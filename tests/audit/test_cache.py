@@ -33,7 +33,7 @@ def audited(kept_in: Path | None) -> Report:
 
 
 @pytest.fixture
-def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, digest_once: None) -> Path:
     (tmp_path / "tree").mkdir()
     monkeypatch.chdir(tmp_path / "tree")
     return tmp_path / "tree"
@@ -109,17 +109,13 @@ def test_the_key_depends_on_files_and_the_python_version(monkeypatch: pytest.Mon
 
 
 def test_the_key_depends_on_all_files_of_the_auditor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def key() -> str:
-        cache._digest_of_sources.cache_clear()  # as in a new process
-        return cache.key_of([])
-
     monkeypatch.setattr(cache, "__file__", str(tmp_path / "cache.py"))
     sources = [tmp_path / "cache.py", tmp_path / "judge" / "locks.py", tmp_path / "extract" / "locks.py"]
-    keys = [key()]
+    keys = [cache.key_of([])]
     for source in sources:
         source.parent.mkdir(exist_ok=True)
         source.write_text("one = 1\n")
-        keys.append(key())
+        keys.append(cache.key_of([]))
     sources[1].rename(tmp_path / "judge" / "guards.py")
-    keys.append(key())
+    keys.append(cache.key_of([]))
     assert len(set(keys)) == len(keys)

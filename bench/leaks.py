@@ -1,10 +1,10 @@
-"""What the run-time leak detector costs: requests a second of a small Flask app, without it and with it.
+"""Measures the cost of the run-time leak detector: requests per second of a small Flask app.
 
     python bench/leaks.py
 
-The app has 50 modules, each with functions, classes, tables and an object that is shared. A request calls
-ten of its functions and appends to one list. The ways take turns, so that a busy machine disturbs all of
-them alike; what counts is the ratio of the medians.
+The app has 50 modules, each with functions, classes, tables and a shared object. A request calls ten of its
+functions and appends to one list. The modes take turns, so that a busy machine disturbs all of them alike.
+The result is the ratio of the medians.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def home():
 """
 
 
-def made(directory: Path) -> Any:
+def import_app(directory: Path) -> Any:
     package = directory / "leaksbench"
     package.mkdir()
     names = [f"part{n:02}" for n in range(MODULES)]
@@ -93,7 +93,7 @@ def made(directory: Path) -> Any:
     return importlib.import_module("leaksbench.site")
 
 
-def seconds(app: Callable[..., Any], requests: int) -> float:
+def measure(app: Callable[..., Any], requests: int) -> float:
     began = time.perf_counter()
     for _ in range(requests):
         body = app(create_environ("/"), lambda *args: None)
@@ -104,23 +104,23 @@ def seconds(app: Callable[..., Any], requests: int) -> float:
 
 def main() -> None:
     with tempfile.TemporaryDirectory() as directory:
-        site = made(Path(directory))
-    app, mine, deaf = site.app.wsgi_app, ("leaksbench",), lambda change: None
-    snapshot = Watch(mine).snapshot()
+        site = import_app(Path(directory))
+    app, packages, ignore = site.app.wsgi_app, ("leaksbench",), lambda change: None
+    snapshot = Watch(packages).snapshot()
     print(
         f"{MODULES} modules, {snapshot.objects} objects looked at, {len(snapshot.nodes)} kept in a snapshot"
     )
-    ways: dict[str, tuple[Callable[..., Any], int]] = {
+    modes: dict[str, tuple[Callable[..., Any], int]] = {
         "without": (app, 50),
-        "changes": (LeakMiddleware(app, mine, deaf), 4),
-        "canary": (LeakMiddleware(app, mine, deaf, mode="canary"), 4),
-        "changes, traced": (LeakMiddleware(app, mine, deaf, trace=True), 1),
+        "changes": (LeakMiddleware(app, packages, ignore), 4),
+        "canary": (LeakMiddleware(app, packages, ignore, mode="canary"), 4),
+        "changes, traced": (LeakMiddleware(app, packages, ignore, trace=True), 1),
     }
-    times: dict[str, list[float]] = {name: [] for name in ways}
+    times: dict[str, list[float]] = {name: [] for name in modes}
     for _ in range(ROUNDS):
         site.part00.HISTORY.clear()
-        for name, (way, requests) in ways.items():
-            times[name].append(seconds(way, requests))
+        for name, (mode, requests) in modes.items():
+            times[name].append(measure(mode, requests))
     bare = statistics.median(times["without"])
     print(f"{'':20}{'requests/s':>12}{'ms a request':>14}{'ratio':>8}")
     for name, measured in times.items():

@@ -1,4 +1,4 @@
-"""What was found before and is not to be told again: an earlier output of ``--format json``."""
+"""The baseline: known findings that are not reported again, read from an earlier ``--format json``."""
 
 from __future__ import annotations
 
@@ -17,16 +17,17 @@ NUMBERS = re.compile(r"(?<![A-Za-z0-9_])\d+(?:, \d+)*")
 
 
 def key_of(path: str, rule: str, message: str) -> Key:
-    """The same before and after an edit that moves lines. Numbers that are part of a name stay."""
+    """The key of a finding. It ignores line numbers, so it stays the same when an edit moves lines."""
     return path, rule, NUMBERS.sub("#", message).replace("in lines #", "in line #")
 
 
 def nothing() -> Counter[Key]:
+    """An empty baseline."""
     return Counter()
 
 
 def load(name: str) -> Counter[Key]:
-    """Raises `Unusable`."""
+    """Read the baseline file. Raises `Unusable` if it cannot be used."""
     try:
         items = json.loads(Path(name).read_bytes())
     except (OSError, ValueError, RecursionError) as exc:
@@ -38,7 +39,10 @@ def load(name: str) -> Counter[Key]:
 
 
 def without(findings: Iterable[Finding], excused: Counter[Key]) -> tuple[list[Finding], int]:
-    """Those that are not in the baseline, and how many are. Each one there excuses one here."""
+    """The findings that are not in the baseline, and how many are in it.
+
+    Each entry of the baseline excuses one finding.
+    """
     remaining, left, count = excused.copy(), list[Finding](), 0
     for finding in findings:
         key = key_of(finding.path, finding.rule, finding.message)

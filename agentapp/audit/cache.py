@@ -1,4 +1,4 @@
-"""The verdict on a tree, kept until any byte of it changes. Safe to delete: then all is just slower."""
+"""The cache of verdicts on whole trees, keyed by the content of every file. It may be deleted at any time."""
 
 from __future__ import annotations
 
@@ -12,23 +12,30 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-KEPT = 20  # trees
+MAX_TREES = 20  # How many verdicts are kept; the least recently used are deleted.
 
 
 def place() -> Path:
+    """The directory of the cache."""
     home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     return Path(home, "agentapp", "audit")
 
 
 def key_of(files: Iterable[tuple[str, str, bytes]]) -> str:
-    """Of every file its path, what its module is called, and its content; and of the auditor itself."""
+    """The key of a tree: path, module name and content of each file, and the auditor itself."""
     digest = hashlib.sha256(f"{sys.version_info[:3]}".encode())
-    here = Path(__file__).parent
-    for source in sorted(here.rglob("*.py")):
-        _feed(digest, str(source.relative_to(here)).encode(), source.read_bytes())
+    digest.update(_digest_of_sources(Path(__file__).parent))
     for path, module, content in sorted(files):
         _feed(digest, path.encode("utf-8", "surrogateescape"), module.encode(), content)
     return digest.hexdigest()
+
+
+def _digest_of_sources(directory: Path) -> bytes:
+    """Digest the auditor's own source files: another version may judge differently."""
+    digest = hashlib.sha256()
+    for source in sorted(directory.rglob("*.py")):
+        _feed(digest, str(source.relative_to(directory)).encode(), source.read_bytes())
+    return digest.digest()
 
 
 def _feed(digest: Any, *parts: bytes) -> None:
@@ -38,7 +45,7 @@ def _feed(digest: Any, *parts: bytes) -> None:
 
 
 def load(directory: Path, key: str) -> Any:
-    """What was kept, or None. Whatever is wrong with it, it is as if it were not there."""
+    """The verdict that was kept, or None. A damaged file counts as missing."""
     try:
         with open(directory / f"{key}.json", encoding="utf-8") as file:
             found = json.load(file)
@@ -49,7 +56,7 @@ def load(directory: Path, key: str) -> Any:
 
 
 def keep(directory: Path, key: str, value: Any) -> None:
-    """Written aside and moved into place, so that nobody ever reads half of it."""
+    """Store a verdict. The file is written elsewhere and then moved, so that no reader sees half of it."""
     with suppress(OSError):
         directory.mkdir(parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(dir=directory, suffix=".part")
@@ -61,5 +68,5 @@ def keep(directory: Path, key: str, value: Any) -> None:
 
 def _tidy(directory: Path) -> None:
     found = sorted(directory.glob("*.json"), key=lambda path: path.stat().st_mtime, reverse=True)
-    for old in found[KEPT:]:
+    for old in found[MAX_TREES:]:
         old.unlink()

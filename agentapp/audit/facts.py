@@ -1,20 +1,32 @@
-"""What is known of a program after its files were read: plain values, the same from a file or from the cache.
+"""The facts that pass one extracts from each file, and that pass two judges together.
 
-A *path* says how an object was reached, as a text: a root and steps, joined by ``|``. The roots are
+They are plain values. A *path* is a text that says how an object was reached: a root, then steps, joined by
+``|``. The roots are
 
-- ``g:NAME``, a name of the module, also an imported one;
-- ``p:NAME``, a parameter of the function; ``s`` and ``c``, a method's own object and class;
-- ``f:FUNCTION:NAME``, a variable of an enclosing function;
-- ``d:FUNCTION`` and ``k:CLASS``, something that is defined inside a function;
+- ``g:NAME``: a name of the module, including imported names;
+- ``p:NAME``: a parameter of the function;
+- ``s`` and ``c``: ``self`` and ``cls`` of a method;
+- ``f:FUNCTION:NAME``: a variable of an enclosing function;
+- ``d:FUNCTION`` and ``k:CLASS``: a function or class that is defined inside a function.
 
-and the steps ``.NAME`` (an attribute), ``[]`` (anything that is in it), ``()`` (the result of calling it),
-``~`` (a copy of it, whose contents are the same objects), ``^`` (a new container that has it), ``^N`` (one
-that has it in this place).
+The steps are
 
-A *value* says what a name was bound to: ``M`` a mutable display or comprehension, ``N`` None, ``K`` another
-constant (``K0`` if it is false), ``C:PATH`` the result of a call (``C:PATH#VALUE`` if a default that is
-mutable was passed, or a factory that gives this value), ``P:PATH`` another object, ``T`` a tuple of such,
-``?`` anything else.
+- ``.NAME``: an attribute;
+- ``[]``: any item of a container;
+- ``()``: the result of a call;
+- ``~``: a shallow copy, which holds the same items;
+- ``^``: a new container that holds the object; ``^N`` holds it at index N.
+
+A *value* is a text that says what a name was bound to:
+
+- ``M``: a mutable display or comprehension;
+- ``N``: None;
+- ``K``: another constant; ``K0`` if it is false;
+- ``C:PATH``: the result of a call; ``C:PATH#VALUE`` if it was given a mutable default, or a factory that
+  returns VALUE;
+- ``P:PATH``: another object;
+- ``T``: a tuple that is not constant;
+- ``?``: anything else.
 """
 
 from __future__ import annotations
@@ -23,14 +35,18 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 STEP = "|"
-MANY = "many"  # of a semaphore: it lets in more than one
-GIVEN = ".__given__"  # after a call: what a framework gives to those who depend on it
-MODULE, MAIN = "<module>", "<main>"  # the functions that a module's own statements are in
+ADMITS_SEVERAL = "many"  # The VALUE of a semaphore that admits more than one thread.
+INJECTED = ".__given__"  # A step after a call: the framework passes the result to a parameter.
+# The names of the functions that hold a module's own statements and those under ``__name__ == "__main__"``.
+MODULE, MAIN = "<module>", "<main>"
 
 
 class Write(NamedTuple):
-    """``how`` is ``item``, ``attr``, ``rebind``, or ``aug`` (of an alias). ``lazy`` is 1 if it was asked
-    before whether this is there yet, 2 if that was asked under the locks too.
+    """A write to an object.
+
+    ``how`` is ``item``, ``attr``, ``rebind``, ``aug`` (``+=`` on an alias), ``call`` (a mutating method) or
+    ``next``. ``lazy`` is 1 if the code checked before whether the object exists, 2 if it checked under the
+    lock.
     """
 
     path: str
@@ -39,17 +55,17 @@ class Write(NamedTuple):
     locks: tuple[str, ...]
     lazy: int = 0
     value: str = "?"
-    source: str = ""  # the path of what is put there
-    only_if: tuple[str, ...] = ()  # the attributes of ``self`` that must be true for it
+    source: str = ""  # the path of the object that is stored
+    only_if: tuple[str, ...] = ()  # attributes of ``self`` that must be true for the write to happen
 
 
 class Call(NamedTuple):
     path: str
     line: int
     locks: tuple[str, ...]
-    args: tuple[tuple[str, str], ...] = ()  # of those that are not the function's own: position or name, path
+    args: tuple[tuple[str, str], ...] = ()  # position or name, and path
     lazy: int = 0
-    given: int = 0  # how many arguments
+    given: int = 0  # the number of arguments
 
 
 class Read(NamedTuple):
@@ -60,24 +76,24 @@ class Read(NamedTuple):
 
 @dataclass(slots=True)
 class Function:
-    name: str  # with that of its class or function in front
+    name: str  # qualified: with the class or function that contains it
     line: int
     params: tuple[str, ...] = ()
-    vararg: str = ""  # the parameter that takes all further arguments
+    vararg: str = ""  # the name of ``*args``
     defaults: dict[str, str] = field(default_factory=dict)
     decorators: tuple[str, ...] = ()
     decorator_lines: tuple[int, ...] = ()
-    owner: str = ""  # the class it is a method of
-    outer: str = ""  # the function it is defined in
+    owner: str = ""  # the class, if it is a method
+    outer: str = ""  # the function that it is defined in
     is_async: bool = False
     writes: list[Write] = field(default_factory=list)
     calls: list[Call] = field(default_factory=list)
     reads: list[Read] = field(default_factory=list)
     returns: tuple[str, ...] = ()
-    mentions: tuple[str, ...] = ()  # paths of functions that are passed on or kept
-    locals: dict[str, str] = field(default_factory=dict)  # values, of a function that has others inside
+    mentions: tuple[str, ...] = ()  # paths of objects that are passed to a call, stored or returned
+    locals: dict[str, str] = field(default_factory=dict)  # the values of its variables
     yields: bool = False
-    yielded_under: tuple[str, ...] = ()  # the locks that are held meanwhile
+    yielded_under: tuple[str, ...] = ()  # the locks that are held at ``yield``
 
 
 @dataclass(slots=True)
@@ -105,18 +121,14 @@ class Module:
 
 
 def rank(value: str) -> int:
-    """The higher, the more telling: what is changeable, else what is made; last, what is only counted up."""
+    """How much a value says about the object; the highest are mutable objects, then results of calls."""
     return "?NKTPCM".find(value[0])
 
 
-def joined(path: str, *steps: str) -> str:
+def join_path(path: str, *steps: str) -> str:
     return STEP.join((path, *steps))
 
 
-def is_new(path: str) -> bool:
-    """A copy, or a new container: nobody else has that."""
+def is_new_object(path: str) -> bool:
+    """Whether the path ends in a copy or a new container, which nothing else refers to."""
     return path.rpartition(STEP)[2][0] in "~^"
-
-
-def root_of(path: str) -> str:
-    return path.partition(STEP)[0]

@@ -1,7 +1,7 @@
-"""Which files there are to look at, and what the module in each of them is called.
+"""Finds the files to read, and the module name of each.
 
-Directories are walked; links to directories are not followed, so that a loop is no danger and everything
-is seen once, under its own name. What is named explicitly is looked at, whatever it is called.
+Links to directories are not followed, so a loop of links is harmless and each file is found once. A path
+that is named explicitly is always read, even if its name would otherwise be skipped.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import stat
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from agentapp.audit.reading import Place, Unreadable, because
+from agentapp.audit.reading import Place, Unreadable, reason_of
 
 ENDINGS = (".py", ".pyw")
 SKIPPED = frozenset({"__pycache__", "node_modules", "site-packages"})
@@ -22,13 +22,13 @@ INIT = "__init__.py"
 class Found:
     places: tuple[Place, ...]
     unreadable: tuple[Unreadable, ...]
-    without: tuple[str, ...]  # directories that were named and have no Python in them
+    without: tuple[str, ...]  # named directories that contain no Python files
 
 
 @dataclass(frozen=True, slots=True)
-class _Met:
+class _FoundFile:
     where: str
-    root: str  # the directory that its imports begin at
+    root: str  # the directory from which its package is imported
     module: str
 
     @property
@@ -41,8 +41,8 @@ class _Met:
 
 
 def find(paths: Iterable[str], is_excluded: Callable[[str], bool]) -> Found:
-    """``is_excluded`` is asked about the absolute path of everything met on the way."""
-    met: dict[str, _Met] = {}
+    """Find all files below these paths. ``is_excluded`` is called with absolute paths."""
+    found_files: dict[str, _FoundFile] = {}
     unreadable: list[Unreadable] = []
     without: list[str] = []
     shown = Shown()
@@ -51,25 +51,25 @@ def find(paths: Iterable[str], is_excluded: Callable[[str], bool]) -> Found:
         try:
             mode = os.stat(path).st_mode
         except (OSError, ValueError) as exc:
-            unreadable.append(Unreadable(shown(where) if path else path, 1, because(exc)))
+            unreadable.append(Unreadable(shown(where) if path else path, 1, reason_of(exc)))
             continue
         if stat.S_ISDIR(mode):
             walk = _Walk(where, is_excluded, shown)
             for file, root in walk.files():
-                met.setdefault(file, _Met(file, root, _module(file, root)))
+                found_files.setdefault(file, _FoundFile(file, root, _module_name(file, root)))
             unreadable += walk.unreadable
             if not walk.has_met and not walk.unreadable:
                 without.append(shown(where))
         elif stat.S_ISREG(mode) or stat.S_ISFIFO(mode):
             root = _import_root(os.path.dirname(where))
-            met.setdefault(where, _Met(where, root, _module(where, root)))
+            found_files.setdefault(where, _FoundFile(where, root, _module_name(where, root)))
         else:
             unreadable.append(Unreadable(shown(where), 1, "is neither a file nor a directory"))
-    return Found(tuple(_named(list(met.values()), shown)), tuple(unreadable), tuple(without))
+    return Found(tuple(_name_modules(list(found_files.values()), shown)), tuple(unreadable), tuple(without))
 
 
 class Shown:
-    """Paths as people see them: from the current directory if they are below it, with forward slashes."""
+    """Makes paths for messages: relative if they are below the current directory, with forward slashes."""
 
     def __init__(self) -> None:
         self._below = os.path.join(os.getcwd(), "")
@@ -82,7 +82,7 @@ class Shown:
 
 
 def _readable(name: str) -> str:
-    """Names need not be text; this one is."""
+    """File names may be any bytes; the result is always valid text."""
     return os.fsencode(name).decode("utf-8", "backslashreplace")
 
 
@@ -93,7 +93,7 @@ class _Walk:
         self.has_met = False
 
     def files(self) -> Iterator[tuple[str, str]]:
-        """Each file, and the directory that its imports begin at."""
+        """Each file, and the directory from which its package is imported."""
         left: list[tuple[str, str | None]] = [(self.top, None)]
         while left:
             directory, root_above = left.pop()
@@ -101,12 +101,12 @@ class _Walk:
                 with os.scandir(directory) as scanned:
                     entries = sorted(scanned, key=lambda entry: entry.name)
             except OSError as exc:
-                self.unreadable.append(Unreadable(self.shown(directory), 1, because(exc)))
+                self.unreadable.append(Unreadable(self.shown(directory), 1, reason_of(exc)))
                 continue
             names = {entry.name for entry in entries}
             if "pyvenv.cfg" in names and directory != self.top:
                 continue
-            # What is inside a package is of it, also without a file that says so.
+            # A directory inside a package belongs to that package, even without an __init__.py.
             root = self._root(directory, root_above) if INIT in names else root_above
             for entry in entries:
                 if entry.name.endswith(ENDINGS) and self._is_ours(entry):
@@ -121,8 +121,8 @@ class _Walk:
         return root_above or os.path.dirname(directory)
 
     def _is_ours(self, entry: os.DirEntry[str]) -> bool:
-        """Whether to read it. What looks like a file of Python and is none is not left out in silence."""
-        if entry.name.startswith(".#"):  # an editor's lock: a link to nowhere
+        """Whether to read it. A Python file name that is not a readable file is reported."""
+        if entry.name.startswith(".#"):  # an editor's lock file, which is a broken link
             return False
         try:
             if entry.is_dir() or self.is_excluded(entry.path):
@@ -131,7 +131,7 @@ class _Walk:
                 return True
             why = "is a link to nothing" if entry.is_symlink() else "is not a file"
         except OSError as exc:
-            why = because(exc)
+            why = reason_of(exc)
         self.unreadable.append(Unreadable(self.shown(entry.path), 1, why))
         return False
 
@@ -154,7 +154,7 @@ def _import_root(directory: str) -> str:
     return directory
 
 
-def _module(file: str, root: str) -> str:
+def _module_name(file: str, root: str) -> str:
     *parts, last = file.removeprefix(root).strip(os.sep).split(os.sep)
     if last != INIT or not parts:
         ending = next((ending for ending in ENDINGS if last.endswith(ending)), "")
@@ -162,16 +162,16 @@ def _module(file: str, root: str) -> str:
     return _readable(".".join(part.replace(".", "_") for part in parts))
 
 
-def _named(met: Sequence[_Met], shown: Shown) -> Iterator[Place]:
-    """Gives every module a name of its own.
+def _name_modules(found_files: Sequence[_FoundFile], shown: Shown) -> Iterator[Place]:
+    """Give each module a unique name.
 
-    Two directories may each have a package of the same name, as in a repository of several services.
-    Then all of the second one is called something else, and so are the imports of those beside it.
+    Two directories may contain packages of the same name, as in a repository of several services. Then the
+    second package gets another name, and imports from the files beside it are changed to match.
     """
-    together: dict[tuple[str, str], list[_Met]] = {}
-    for each in met:
+    together: dict[tuple[str, str], list[_FoundFile]] = {}
+    for each in found_files:
         together.setdefault((each.root, each.top), []).append(each)
-    names, taken = _Names({top for _, top in together}), _Names(set())
+    names, taken = _UniqueNames({top for _, top in together}), _UniqueNames(set())
     aliases: dict[str, list[tuple[str, str]]] = {}
     called: dict[str, str] = {}
     for (root, top), members in together.items():
@@ -179,10 +179,10 @@ def _named(met: Sequence[_Met], shown: Shown) -> Iterator[Place]:
         if any(each.module in taken for each in members):
             name = names.new(top)
             aliases.setdefault(root, []).append((top, name))
-        # A package comes before a file of the same name, as it does for `import`.
+        # As for `import`, a package takes precedence over a file of the same name.
         for each in sorted(members, key=lambda each: not each.is_package):
             called[each.where] = taken.new(f"{name}{each.module.removeprefix(top)}")
-    for each in met:
+    for each in found_files:
         yield Place(
             each.where,
             shown(each.where),
@@ -192,8 +192,8 @@ def _named(met: Sequence[_Met], shown: Shown) -> Iterator[Place]:
         )
 
 
-class _Names:
-    """Names of which none is given twice."""
+class _UniqueNames:
+    """Makes unique names by adding a number."""
 
     def __init__(self, taken: set[str]) -> None:
         self._taken = taken

@@ -1,4 +1,4 @@
-"""What the auditor tells, and how it says that it was asked something it cannot do."""
+"""A finding as it is reported, and the error for options that cannot be used."""
 
 from __future__ import annotations
 
@@ -17,4 +17,4 @@ class Finding:
 
 
 class Unusable(Exception):
-    """An option or a file of options makes no sense. The text is one line for the person who gave it."""
+    """An option or configuration file cannot be used. The text is one line for the user."""

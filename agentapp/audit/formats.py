@@ -1,4 +1,4 @@
-"""A report as text for people, as JSON for scripts and baselines, and as GitHub's workflow commands."""
+"""The report as text, as JSON, and as GitHub workflow commands."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from agentapp.audit.reading import lines_of
 from agentapp.audit.report import Report
 from agentapp.audit.rules import RULES, Rule, Severity
 
-LONGEST = 200  # of a line of source that is shown
+MAX_LINE_LENGTH = 200  # A longer line of source is cut in the text format.
 BOLD, DIM, RED, YELLOW, CYAN = "1", "2", "31", "33", "36"
 
 
@@ -46,7 +46,7 @@ def counted(number: int, thing: str) -> str:
 
 
 def plain(text: str) -> str:
-    """What somebody else wrote, without characters that would act on the terminal."""
+    """Escape control characters, so that audited source cannot act on the terminal."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() or c == "\t" else c.encode("unicode_escape").decode() for c in text)
@@ -55,7 +55,7 @@ def plain(text: str) -> str:
 class _Text:
     def __init__(self, report: Report, coloured: bool) -> None:
         self.report, self.coloured = report, coloured
-        self._lines_of = ("", list[str]())  # findings come file by file: one is enough
+        self._lines_of = ("", list[str]())  # Findings are sorted by file, so the last file is enough.
 
     def lines(self) -> Iterator[str]:
         for finding in self.report.findings:
@@ -78,7 +78,7 @@ class _Text:
         yield f"  {self._paint('fix:', BOLD)} {rule.fix}"
 
     def _excerpt(self, finding: Finding, colour: str) -> Iterator[str]:
-        """The line, marked, with the one before and the one after it."""
+        """The line of the finding, marked, between the lines before and after it."""
         if finding.path not in self.report.sources:
             return
         if self._lines_of[0] != finding.path:
@@ -88,10 +88,11 @@ class _Text:
         width = len(str(last))
         for number in range(max(finding.line - 1, 1), last + 1):
             text = lines[number - 1]
-            text = plain(text if len(text) <= LONGEST else f"{text[:LONGEST]}...").replace("\t", "    ")
-            is_it = number == finding.line
-            line = f"  {'>' if is_it else ' '} {number:>{width}} | {text}".rstrip()
-            yield self._paint(line, colour if is_it else DIM)
+            text = text if len(text) <= MAX_LINE_LENGTH else f"{text[:MAX_LINE_LENGTH]}..."
+            text = plain(text).replace("\t", "    ")
+            is_marked = number == finding.line
+            line = f"  {'>' if is_marked else ' '} {number:>{width}} | {text}".rstrip()
+            yield self._paint(line, colour if is_marked else DIM)
 
     def _paint(self, text: str, code: str) -> str:
         return f"\x1b[{code}m{text}\x1b[0m" if self.coloured else text

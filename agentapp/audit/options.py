@@ -1,4 +1,4 @@
-"""``[tool.agentapp.audit]`` of a pyproject.toml: what to look at, what to leave out, what to tell."""
+"""The table ``[tool.agentapp.audit]`` of a pyproject.toml: paths, excluded files, rules and severities."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Options:
     severities: Mapping[str, str] = field(default_factory=dict)
 
     def severity_of(self, rule: str) -> Severity | None:
-        """None if it is not to be told. A file that cannot be read always is."""
+        """None if the rule is off. A file that cannot be read is always reported."""
         said = self.severities.get(rule, RULES[rule].severity)
         if said == "off" or (rule not in self.rules and rule != UNREADABLE):
             return None
@@ -40,11 +40,11 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class Exclude:
-    """Patterns of paths, from the directory of the pyproject.toml.
+    """Path patterns, relative to the directory of the pyproject.toml.
 
-    One without a slash matches a file or directory of that name anywhere. In the others ``*`` stays within
-    one directory and ``**`` is any number of them. What is below a directory that matches is excluded
-    with it.
+    A pattern without a slash matches a file or directory of that name anywhere. In other patterns ``*``
+    matches within one directory and ``**`` matches any number of directories. If a directory matches,
+    everything below it is excluded.
     """
 
     above: str
@@ -56,7 +56,7 @@ class Exclude:
 
 
 def load(first: str | None) -> Options:
-    """From the pyproject.toml nearest above that path, else nearest to the current directory.
+    """Read the nearest pyproject.toml above ``first``, or else above the current directory.
 
     Raises `Unusable`.
     """

@@ -1,4 +1,4 @@
-"""Reading one file: its bytes, then what the auditor knows of it. Nothing that is read is imported or run."""
+"""Reads one file and extracts its facts. Nothing that is read is imported or run."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from agentapp.audit.facts import Module
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a file is, and what its module is called.
+    """The location of a file and the name of its module.
 
-    ``aliases`` are the packages beside it that had to be called something else because another
-    directory has packages of the same names: what it is called in an import, and what it is called here.
+    ``aliases`` lists the packages beside it that got another name because a second directory has a package
+    of the same name: the name in imports, and the name that the auditor uses.
     """
 
     where: str  # the absolute path
-    path: str  # as it is shown
+    path: str  # as it is shown in messages
     module: str
     is_package: bool
     aliases: tuple[tuple[str, str], ...] = ()
@@ -34,27 +34,27 @@ class File:
 
 
 class Unreadable(Exception):
-    """A file or directory that should have been looked at, and could not be."""
+    """A file or directory could not be read."""
 
     def __init__(self, path: str, line: int, why: str) -> None:
         super().__init__(why)
         self.path, self.line, self.why = path, line, why
 
 
-def opened(place: Place) -> File:
+def open_file(place: Place) -> File:
     try:
         with open(place.where, "rb") as file:
             return File(place, file.read())
     except OSError as exc:
-        raise Unreadable(place.path, 1, because(exc)) from None
+        raise Unreadable(place.path, 1, reason_of(exc)) from None
 
 
 def read(file: File) -> Module:
-    """Raises `Unreadable`. The answer depends on nothing but the file, so it may be kept."""
+    """Extract the facts of a file. Raises `Unreadable`."""
     place = file.place
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # agentapp: shared ok - put back below; one thread
+            warnings.simplefilter("ignore")  # agentapp: shared ok - restored on exit; one thread
             return extract(file.source, place.module, place.path, is_package=place.is_package)
     except SyntaxError as exc:
         raise Unreadable(place.path, exc.lineno or 1, f"is not Python: {exc.msg}") from None
@@ -64,15 +64,15 @@ def read(file: File) -> Module:
         raise Unreadable(place.path, 1, "is nested too deeply to be understood") from None
 
 
-def because(exc: OSError | ValueError) -> str:
-    """Why something cannot be opened, as the end of a sentence that begins with its name."""
+def reason_of(exc: OSError | ValueError) -> str:
+    """Why a path cannot be opened, worded to follow the path in a message."""
     if isinstance(exc, FileNotFoundError):
         return "does not exist"
     return f"cannot be read: {getattr(exc, 'strerror', None) or exc}"
 
 
 def lines_of(source: bytes) -> list[str]:
-    """The lines as Python counts them, also of a file that is not quite what it says it is."""
+    """Split into lines as Python does. Bytes that do not fit the encoding are replaced."""
     try:
         encoding, _ = tokenize.detect_encoding(BytesIO(source).readline)
         text = source.decode(encoding, "replace")

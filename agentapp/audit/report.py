@@ -1,4 +1,4 @@
-"""The whole of it: find the files, read each once, judge them together, and say what is left to tell."""
+"""Runs an audit: finds the files, reads each once, judges them together and makes the report."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from agentapp.audit.files import find
 from agentapp.audit.findings import Finding, Unusable
 from agentapp.audit.judge import Hazard, hazards_in
 from agentapp.audit.options import UNREADABLE, Options
-from agentapp.audit.reading import File, Unreadable, opened, read
-from agentapp.audit.suppressions import Comments, comments_of, sort_out
+from agentapp.audit.reading import File, Unreadable, open_file, read
+from agentapp.audit.suppressions import Comments, apply_comments, find_comments
 
-Progress = Callable[[int, int], None]  # files read, of how many
+Progress = Callable[[int, int], None]  # the number of files read, and of all files
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    files: int  # that were looked at
+    files: int  # the number of files that were found
     findings: tuple[Finding, ...]
     suppressed: int
-    excused: int  # by the baseline
-    without: tuple[str, ...]  # directories that were named and have no Python in them
-    sources: Mapping[str, bytes]  # of the files that have findings
+    excused: int  # the number of findings that are in the baseline
+    without: tuple[str, ...]  # named directories that contain no Python files
+    sources: Mapping[str, bytes]  # the contents of files that have findings
 
     @property
     def unread(self) -> int:
@@ -48,33 +48,32 @@ def audit(
     progress: Progress,
     kept_in: Path | None = None,
 ) -> Report:
-    """Raises `Unusable`. ``kept_in`` is where verdicts on whole trees are kept for the next time."""
+    """Run the audit. Raises `Unusable`.
+
+    ``excused`` is the baseline and ``kept_in`` the directory of the cache; None means no cache.
+    """
     found = find(paths, options.is_excluded)
     unreadable = list(found.unreadable)
     files: list[File] = []
     for place in found.places:
         try:
-            files.append(opened(place))
+            files.append(open_file(place))
         except Unreadable as exc:
             unreadable.append(exc)
-    verdict = _kept(files, kept_in) if kept_in is not None else None
-    if verdict is None:
-        verdict = _judged(files, progress)
-        if kept_in is not None:
-            cache.keep(kept_in, _key(files), verdict.as_json())
+    verdict = _judge(files, progress) if kept_in is None else _judge_cached(files, progress, kept_in)
     unreadable += (Unreadable(*each) for each in verdict.unreadable)
     comments: dict[str, Comments] = {}
     for file in files:
         try:
-            if (said := comments_of(file)) is not None:
+            if (said := find_comments(file)) is not None:
                 comments[file.place.path] = said
         except Unreadable as exc:
             if exc.path not in {path for path, _, _ in verdict.unreadable}:
                 unreadable.append(exc)
     sources = {file.place.path: file.source for file in files}
-    judged = sort_out(verdict.hazards, comments)
+    judged = apply_comments(verdict.hazards, comments)
     hazards = [*judged.left, *(Hazard(each.path, each.line, UNREADABLE, each.why) for each in unreadable)]
-    findings, in_baseline = baseline.without(sorted(_told(hazards, options)), excused)
+    findings, in_baseline = baseline.without(sorted(_to_findings(hazards, options)), excused)
     return Report(
         len(found.places),
         tuple(findings),
@@ -85,8 +84,8 @@ def audit(
     )
 
 
-def _hazards(modules: Iterable[Module]) -> list[Hazard]:
-    """A program that is too much is said to be, and does not look like one with findings."""
+def _find_hazards(modules: Iterable[Module]) -> list[Hazard]:
+    """Judge the modules. Raises `Unusable` if the names of the program are nested too deeply."""
     try:
         return hazards_in(modules)
     except RecursionError:
@@ -95,7 +94,7 @@ def _hazards(modules: Iterable[Module]) -> list[Hazard]:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """On the files as they are, whatever is suppressed or configured."""
+    """The result for a tree of files, before suppressions and options are applied."""
 
     hazards: tuple[Hazard, ...]
     unreadable: tuple[tuple[str, int, str], ...]
@@ -109,34 +108,35 @@ class Verdict:
         return cls(hazards, tuple((path, line, why) for path, line, why in found["unreadable"]))
 
 
-def _kept(files: Sequence[File], directory: Path) -> Verdict | None:
+def _judge_cached(files: Sequence[File], progress: Progress, directory: Path) -> Verdict:
+    key = cache.key_of((file.place.path, repr(file.place), file.source) for file in files)
     try:
-        return Verdict.from_json(cache.load(directory, _key(files)))
+        return Verdict.from_json(cache.load(directory, key))
     except (LookupError, TypeError, ValueError):
-        return None
+        verdict = _judge(files, progress)
+    cache.keep(directory, key, verdict.as_json())
+    return verdict
 
 
-def _key(files: Sequence[File]) -> str:
-    return cache.key_of((file.place.path, repr(file.place), file.source) for file in files)
-
-
-def _judged(files: Sequence[File], progress: Progress) -> Verdict:
+def _judge(files: Sequence[File], progress: Progress) -> Verdict:
     modules: list[Module] = []
     unreadable: list[tuple[str, int, str]] = []
-    with _no_collections():
+    with _without_garbage_collection():
         for number, file in enumerate(files, 1):
             try:
-                modules.append(_at_home(read(file), dict(file.place.aliases)))
+                modules.append(_rename_imports(read(file), dict(file.place.aliases)))
             except Unreadable as exc:
                 unreadable.append((exc.path, exc.line, exc.why))
             progress(number, len(files))
-        return Verdict(tuple(_hazards(modules)), tuple(unreadable))
+        return Verdict(tuple(_find_hazards(modules)), tuple(unreadable))
 
 
 @contextmanager
-def _no_collections() -> Iterator[None]:
-    """Millions of small objects are made and none of them is in a circle: looking for some takes longer than
-    all the rest.
+def _without_garbage_collection() -> Iterator[None]:
+    """Turn the garbage collector off.
+
+    The analysis makes millions of small objects without reference cycles. Searching them for cycles would
+    take longer than the analysis.
     """
     was_on = gc.isenabled()
     gc.disable()
@@ -147,15 +147,15 @@ def _no_collections() -> Iterator[None]:
             gc.enable()
 
 
-def _told(hazards: Iterable[Hazard], options: Options) -> Iterable[Finding]:
+def _to_findings(hazards: Iterable[Hazard], options: Options) -> Iterable[Finding]:
     for hazard in hazards:
         severity = options.severity_of(hazard.rule)
         if severity is not None:
             yield Finding(hazard.path, hazard.line, hazard.rule, severity, hazard.message)
 
 
-def _at_home(module: Module, aliases: Mapping[str, str]) -> Module:
-    """Its imports lead to the packages beside it, not to others of the same name."""
+def _rename_imports(module: Module, aliases: Mapping[str, str]) -> Module:
+    """Make its imports refer to the packages beside it, not to others of the same name."""
 
     def moved(name: str) -> str:
         top, dot, rest = name.partition(".")

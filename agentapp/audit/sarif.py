@@ -1,4 +1,4 @@
-"""A report as SARIF 2.1.0, the format that code hosts and editors take from analysers."""
+"""The report as SARIF 2.1.0, a format that code hosts and editors read."""
 
 from __future__ import annotations
 
@@ -74,12 +74,12 @@ def _results(findings: Iterable[Finding]) -> Iterator[dict[str, Any]]:
 
 
 def _location(path: str) -> dict[str, str]:
-    """From the directory it ran in, which is the root of the sources; a file elsewhere by its full name."""
+    """A path relative to the current directory, or an absolute URI for a file elsewhere."""
     if PurePath(path).is_absolute():
         return {"uri": PurePath(path).as_uri()}
     return {"uri": quote(path), "uriBaseId": "%SRCROOT%"}
 
 
 def _fingerprint(key: baseline.Key, number: int) -> str:
-    """The same for a finding that has only moved; different for two that are otherwise alike."""
+    """Stays the same when the finding moves to another line. ``number`` tells equal findings apart."""
     return hashlib.sha256("\0".join((*key, str(number))).encode()).hexdigest()

@@ -1,8 +1,8 @@
-"""Comments that say a shared object is meant to be shared: ``# agentapp: shared ok - <reason>``.
+"""Comments that suppress a finding: ``# agentapp: shared ok - <reason>``.
 
-One counts for a finding if it stands on the finding's line, on the first line of that statement (or on the
-last, where formatters put it; a function's decorators belong to its first line), or where the object lives
-that the finding is about.
+A comment applies to a finding if it is on the same line, on the first or last line of the same statement, or
+on a line where an object that the message names is defined. The decorators and the head of a function count
+as one statement.
 """
 
 from __future__ import annotations
@@ -26,7 +26,10 @@ BEFORE_HOME = (", from ", " (")
 
 @dataclass(frozen=True, slots=True)
 class Comments:
-    """Of one file. ``nearby`` has, for the lines of a statement, the lines on which a comment counts too."""
+    """The comments of one file, by line.
+
+    ``nearby`` maps each line of a statement to the other lines on which a comment applies to it.
+    """
 
     reasons: Mapping[int, str]
     nearby: Mapping[int, tuple[int, ...]]
@@ -38,13 +41,13 @@ class Comments:
 
 
 @dataclass(frozen=True, slots=True)
-class Sorted:
+class Outcome:
     left: tuple[Hazard, ...]
     suppressed: tuple[Hazard, ...]
 
 
-def comments_of(file: File) -> Comments | None:
-    """None if there are none. Raises `Unreadable`."""
+def find_comments(file: File) -> Comments | None:
+    """Find the suppressions of a file; None if there are none. Raises `Unreadable`."""
     if MARK not in file.source:
         return None
     reasons: dict[int, str] = {}
@@ -57,7 +60,7 @@ def comments_of(file: File) -> Comments | None:
                     reasons[token.start[0]] = _reason(found["rest"])
             elif token.type == tokenize.NEWLINE and first:
                 lines = range(first, token.start[0] + 1)
-                if decorators or is_decorator:  # all of it up to the colon belongs together
+                if decorators or is_decorator:  # decorators and the head of the function
                     decorators += lines
                     nearby |= dict.fromkeys(decorators, tuple(decorators))
                 elif len(lines) > 1:
@@ -71,15 +74,18 @@ def comments_of(file: File) -> Comments | None:
     return Comments(reasons, nearby) if reasons else None
 
 
-def sort_out(hazards: Iterable[Hazard], comments: Mapping[str, Comments]) -> Sorted:
-    """Which of the hazards are suppressed. Two more rules look after the comments themselves."""
+def apply_comments(hazards: Iterable[Hazard], comments: Mapping[str, Comments]) -> Outcome:
+    """Separate the suppressed hazards from the others.
+
+    Comments without a reason (ISO090) and comments that suppress nothing (ISO091) become hazards.
+    """
     left: list[Hazard] = []
     suppressed: list[Hazard] = []
     used: set[tuple[str, int]] = set()
     for hazard in hazards:
         by = {
             (path, at)
-            for path, line in _places(hazard, comments)
+            for path, line in _comment_places(hazard, comments)
             if path in comments
             for at in comments[path].about(line)
         }
@@ -91,17 +97,17 @@ def sort_out(hazards: Iterable[Hazard], comments: Mapping[str, Comments]) -> Sor
                 left.append(Hazard(path, line, "ISO090", "the suppression gives no reason and has no effect"))
             elif (path, line) not in used:
                 left.append(Hazard(path, line, "ISO091", "the suppression suppresses nothing"))
-    return Sorted(tuple(left), tuple(suppressed))
+    return Outcome(tuple(left), tuple(suppressed))
 
 
 def _reason(rest: str) -> str:
-    """What is said after the dash or colon, without another tool's comment behind it."""
+    """The text after the dash or colon, without a further comment such as ``# noqa``."""
     found = REASON.fullmatch(ANOTHER_COMMENT.split(rest)[0])
     return found["reason"] if found and re.search(r"\w", found["reason"]) else ""
 
 
-def _places(hazard: Hazard, comments: Mapping[str, Comments]) -> Iterator[tuple[str, int]]:
-    """Where a comment about the hazard may stand: at the hazard, or at the objects its message names."""
+def _comment_places(hazard: Hazard, comments: Mapping[str, Comments]) -> Iterator[tuple[str, int]]:
+    """The lines on which a comment may be: that of the hazard, and those that its message names."""
     yield hazard.path, hazard.line
     if not comments:
         return

@@ -1,8 +1,8 @@
-"""Pass one: reads a file and says what it defines and what its functions do. Nothing is imported or run.
+"""Pass one: extracts from one file what it defines and what its functions do. Nothing is imported or run.
 
-`Scope` goes through the statements of a function, and knows where its names come from. What one kind of
-statement or expression means is said by a function of its own, in the file for its kind; the tables here
-join them. A file imports only from rows below its own::
+`Scope` goes through the statements of a function and tracks where its variables come from. Each kind of
+statement or expression has a handler function; the tables here map node types to handlers. A module of this
+package imports only from rows below its own::
 
     calls  definitions  branches  expressions  locks  imports
     assignments  builtin_calls
@@ -29,11 +29,12 @@ from agentapp.audit.extract import (
     locks,
     passing,
 )
-from agentapp.audit.extract.names import names_in
+from agentapp.audit.extract.names import collect_names
 from agentapp.audit.extract.scope import Expressions, Reading, Scope, Statements
 from agentapp.audit.facts import MODULE, Function, Module
 
-# Only for locks, caches, and what tells who is calling does it matter who reads. Not for blocks and clocks.
+# Reads matter only for locks, caches and objects of the current caller. Files without any of these words
+# need no reads, which saves time. The words are chosen so that "block" and "clock" do not match.
 _READ_FOR = (
     *(b"_lock", b"Lock", b" lock", b".lock", b"emaphore", b"Condition(", b"utex"),
     *(b"lru_cache", b"@cache", b".cache\n", b"@memo"),
@@ -42,12 +43,12 @@ _READ_FOR = (
 
 
 def extract(source: bytes, name: str, path: str, *, is_package: bool = False) -> Module:
-    """Raises `SyntaxError` or `ValueError` if that is no Python."""
+    """Extract the facts of one module. Raises `SyntaxError` or `ValueError` if it is not Python."""
     tree = ast.parse(source)
     module = Module(name, path, is_package)
     reading = Reading(
         module,
-        names_in(tree.body).bound,
+        collect_names(tree.body).bound,
         _STATEMENTS,
         _EXPRESSIONS,
         with_reads=any(word in source for word in _READ_FOR),
@@ -58,56 +59,56 @@ def extract(source: bytes, name: str, path: str, *, is_package: bool = False) ->
     return module
 
 
-# Of what is in neither table, the parts are evaluated, and the value is a new one.
+# For a node type that is in neither table, the parts are evaluated and the result counts as a new object.
 _STATEMENTS: Final[Statements] = MappingProxyType(
     {
-        ast.FunctionDef: definitions.define,
-        ast.AsyncFunctionDef: definitions.define,
+        ast.FunctionDef: definitions.define_function,
+        ast.AsyncFunctionDef: definitions.define_function,
         ast.ClassDef: definitions.define_class,
-        ast.Assign: assignments.assign,
-        ast.AnnAssign: assignments.ann_assign,
-        ast.AugAssign: assignments.aug_assign,
-        ast.Delete: assignments.delete,
-        ast.If: branches.if_,
-        ast.For: branches.for_,
-        ast.AsyncFor: branches.for_,
-        ast.While: branches.while_,
-        ast.Match: branches.match_,
-        ast.Try: branches.try_,
-        ast.TryStar: branches.try_,
-        ast.With: locks.with_,
-        ast.AsyncWith: locks.with_,
-        ast.Return: passing.return_,
-        ast.Import: imports.import_,
-        ast.ImportFrom: imports.import_from,
+        ast.Assign: assignments.run_assign,
+        ast.AnnAssign: assignments.run_ann_assign,
+        ast.AugAssign: assignments.run_aug_assign,
+        ast.Delete: assignments.run_delete,
+        ast.If: branches.run_if,
+        ast.For: branches.run_for,
+        ast.AsyncFor: branches.run_for,
+        ast.While: branches.run_while,
+        ast.Match: branches.run_match,
+        ast.Try: branches.run_try,
+        ast.TryStar: branches.run_try,
+        ast.With: locks.run_with,
+        ast.AsyncWith: locks.run_with,
+        ast.Return: passing.run_return,
+        ast.Import: imports.run_import,
+        ast.ImportFrom: imports.run_import_from,
     }
 )
 
 _EXPRESSIONS: Final[Expressions] = MappingProxyType(
     {
-        ast.Constant: expressions.constant,
-        ast.Name: chains.named,
-        ast.Attribute: chains.named,
-        ast.Subscript: chains.named,
-        ast.Call: calls.call,
-        ast.Lambda: definitions.lambda_,
-        ast.NamedExpr: assignments.named_expr,
-        ast.IfExp: expressions.either,
-        ast.BoolOp: expressions.any_of,
-        ast.BinOp: expressions.operation,
-        ast.Compare: expressions.comparison,
-        ast.JoinedStr: expressions.text,
-        ast.List: expressions.display,
-        ast.Tuple: expressions.display,
-        ast.Set: expressions.display,
-        ast.Dict: expressions.dict_display,
-        ast.ListComp: expressions.comprehension,
-        ast.SetComp: expressions.comprehension,
-        ast.DictComp: expressions.comprehension,
-        ast.GeneratorExp: expressions.comprehension,
-        ast.Await: expressions.inner,
-        ast.Starred: expressions.inner,
-        ast.Yield: passing.yield_,
-        ast.YieldFrom: passing.yield_,
+        ast.Constant: expressions.eval_constant,
+        ast.Name: chains.read_paths,
+        ast.Attribute: chains.read_paths,
+        ast.Subscript: chains.read_paths,
+        ast.Call: calls.eval_call,
+        ast.Lambda: definitions.define_lambda,
+        ast.NamedExpr: assignments.eval_named_expr,
+        ast.IfExp: expressions.eval_conditional,
+        ast.BoolOp: expressions.eval_boolean,
+        ast.BinOp: expressions.eval_operation,
+        ast.Compare: expressions.eval_comparison,
+        ast.JoinedStr: expressions.eval_formatted_string,
+        ast.List: expressions.eval_display,
+        ast.Tuple: expressions.eval_display,
+        ast.Set: expressions.eval_display,
+        ast.Dict: expressions.eval_dict_display,
+        ast.ListComp: expressions.eval_comprehension,
+        ast.SetComp: expressions.eval_comprehension,
+        ast.DictComp: expressions.eval_comprehension,
+        ast.GeneratorExp: expressions.eval_comprehension,
+        ast.Await: expressions.eval_inner,
+        ast.Starred: expressions.eval_inner,
+        ast.Yield: passing.eval_yield,
+        ast.YieldFrom: passing.eval_yield,
     }
 )

@@ -1,4 +1,4 @@
-"""Calls of Python's own functions: those that write, read, copy or hand out an object that they are given."""
+"""Handlers for calls of builtin functions that write, read, copy or return their arguments."""
 
 from __future__ import annotations
 
@@ -6,27 +6,27 @@ import ast
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
-from agentapp.audit.extract.chains import chain
-from agentapp.audit.extract.passing import arguments
+from agentapp.audit.extract.chains import find_paths
+from agentapp.audit.extract.passing import pass_arguments
 from agentapp.audit.extract.paths import (
     FRESH,
     OWN_MODULE,
     Paths,
-    classes,
-    copies,
-    elements,
-    paired,
-    short,
-    stepped,
+    add_steps,
+    class_paths,
+    copy_paths,
+    element_paths,
+    limit_paths,
+    pair_path,
 )
 from agentapp.audit.extract.scope import Scope
-from agentapp.audit.extract.values import value_of
-from agentapp.audit.facts import Call, joined
+from agentapp.audit.extract.values import describe_value
+from agentapp.audit.facts import Call, join_path
 
 
-def any_builtin(scope: Scope, node: ast.Call) -> Paths:
-    """Its arguments are passed on, its result is new. Also for one that is called in an unknown way."""
-    arguments(scope, node)
+def call_builtin(scope: Scope, node: ast.Call) -> Paths:
+    """The default for builtins: the arguments are evaluated and the result is a new object."""
+    pass_arguments(scope, node)
     return FRESH
 
 
@@ -38,36 +38,36 @@ def _setattr(scope: Scope, node: ast.Call) -> Paths:
             scope.eval(name)
             step = ".*"
         case _:
-            return any_builtin(scope, node)
+            return call_builtin(scope, node)
     scope.eval(value)
-    scope.write(stepped(chain(scope, base), step), "attr", node.lineno, value_of(scope, value))
+    scope.write(add_steps(find_paths(scope, base), step), "attr", node.lineno, describe_value(scope, value))
     return FRESH
 
 
 def _delattr(scope: Scope, node: ast.Call) -> Paths:
     match node.args:
         case [base, ast.Constant(value=str(attr)), *_]:
-            scope.write(stepped(chain(scope, base), f".{attr}"), "attr", node.lineno, "del")
+            scope.write(add_steps(find_paths(scope, base), f".{attr}"), "attr", node.lineno, "del")
             return FRESH
-    return any_builtin(scope, node)
+    return call_builtin(scope, node)
 
 
 def _getattr(scope: Scope, node: ast.Call) -> Paths:
     match node.args:
         case [base, ast.Constant(value=str(attr)), *rest]:
-            found = stepped(chain(scope, base), f".{attr}")
+            found = add_steps(find_paths(scope, base), f".{attr}")
             for other in rest:
                 scope.eval(other)
             return found
-    return any_builtin(scope, node)
+    return call_builtin(scope, node)
 
 
 def _globals(scope: Scope, node: ast.Call) -> Paths:
-    return any_builtin(scope, node) if node.args else OWN_MODULE
+    return call_builtin(scope, node) if node.args else OWN_MODULE
 
 
 def _vars(scope: Scope, node: ast.Call) -> Paths:
-    return chain(scope, node.args[0]) if len(node.args) == 1 else any_builtin(scope, node)
+    return find_paths(scope, node.args[0]) if len(node.args) == 1 else call_builtin(scope, node)
 
 
 def _super(scope: Scope, node: ast.Call) -> Paths:
@@ -77,41 +77,41 @@ def _super(scope: Scope, node: ast.Call) -> Paths:
 def _type(scope: Scope, node: ast.Call) -> Paths:
     match node.args:
         case [base]:
-            return classes(scope.eval(base))
+            return class_paths(scope.eval(base))
         case [_, ast.Tuple(elts=bases), *_]:
             for base in bases:
-                for path in chain(scope, base):
-                    made = joined(path, ".__init_subclass__")
+                for path in find_paths(scope, base):
+                    made = join_path(path, ".__init_subclass__")
                     scope.function.calls.append(Call(made, node.lineno, tuple(scope.locks)))
-    return any_builtin(scope, node)
+    return call_builtin(scope, node)
 
 
 def _next(scope: Scope, node: ast.Call) -> Paths:
     match node.args:
         case [ast.GeneratorExp() as generator, *_]:
-            return elements(scope.eval(generator))
-    given = arguments(scope, node)
+            return element_paths(scope.eval(generator))
+    given = pass_arguments(scope, node)
     scope.write(tuple(path for _, path in given[:1]), "next", node.lineno)
     return FRESH
 
 
 def _one_of(scope: Scope, node: ast.Call) -> Paths:
-    """``max(many)``, ``max(one, other)``."""
-    given = [path for where, path in arguments(scope, node) if where.isdigit()]
-    return elements(short(given)) if len(node.args) == 1 else short(given)
+    """``max(items)`` returns an element of its argument, ``max(a, b)`` one of its arguments."""
+    given = [path for where, path in pass_arguments(scope, node) if where.isdigit()]
+    return element_paths(limit_paths(given)) if len(node.args) == 1 else limit_paths(given)
 
 
 def _copy(scope: Scope, node: ast.Call) -> Paths:
-    return short(copies(path for where, path in arguments(scope, node) if where == "0"))
+    return limit_paths(copy_paths(path for where, path in pass_arguments(scope, node) if where == "0"))
 
 
 def _enumerate(scope: Scope, node: ast.Call) -> Paths:
-    """Pairs, with what is in it in the second place."""
-    return short(paired(path, 1) for where, path in arguments(scope, node) if where == "0")
+    """Pairs whose second item is an element of the argument."""
+    return limit_paths(pair_path(path, 1) for where, path in pass_arguments(scope, node) if where == "0")
 
 
 def _zip(scope: Scope, node: ast.Call) -> Paths:
-    return short(paired(path, int(n)) for n, path in arguments(scope, node) if n.isdigit())
+    return limit_paths(pair_path(path, int(n)) for n, path in pass_arguments(scope, node) if n.isdigit())
 
 
 BUILTINS: Mapping[str, Callable[[Scope, ast.Call], Paths]] = MappingProxyType(

@@ -1,52 +1,54 @@
-"""Names, attributes and items: where an object comes from that is reached by them."""
+"""Handlers for names, attributes and items: the paths of the object that they lead to."""
 
 from __future__ import annotations
 
 import ast
 from typing import Any
 
-from agentapp.audit.extract.paths import FRESH, OWN_MODULE, Paths, classes, item, stepped
+from agentapp.audit.extract.paths import FRESH, OWN_MODULE, Paths, add_steps, class_paths, item_paths
 from agentapp.audit.extract.scope import Scope
 
 
-def chain(scope: Scope, node: ast.expr) -> Paths:
-    """Like `Scope.eval`, but without noting that the name, attribute or item was read."""
-    kind = type(node)  # these are what most of a program is made of
+def find_paths(scope: Scope, node: ast.expr) -> Paths:
+    """Like `Scope.eval`, but does not record that the name, attribute or item was read."""
+    kind = type(node)  # Names are the most frequent nodes, so they are tested first.
     if kind is ast.Name:
         return scope.look_up(node.id)  # type: ignore[attr-defined]
     if isinstance(node, ast.Attribute):
-        paths, attr = chain(scope, node.value), node.attr
+        paths, attr = find_paths(scope, node.value), node.attr
         if not paths or attr == "__dict__":
             return paths
-        return classes(paths) if attr == "__class__" else stepped(paths, f".{attr}")
+        return class_paths(paths) if attr == "__class__" else add_steps(paths, f".{attr}")
     if isinstance(node, ast.Subscript):
         scope.eval(node.slice)
-        if scope.stored and _is_stored(scope, node):
+        if scope.replaced_items and _is_replaced_item(scope, node):
             return FRESH
-        return _items(chain(scope, node.value), node.slice)
+        return _subscript_paths(find_paths(scope, node.value), node.slice)
     return scope.eval(node)
 
 
-def _items(paths: Paths, key: ast.expr) -> Paths:
+def _subscript_paths(paths: Paths, key: ast.expr) -> Paths:
     if isinstance(key, ast.Slice):
-        return stepped(paths, "~")
+        return add_steps(paths, "~")
     if paths == ("g:sys|.modules",) and isinstance(key, ast.Name) and key.id == "__name__":
         return OWN_MODULE
     index = key.value if isinstance(key, ast.Constant) else None
-    return tuple(each for path in paths for each in item(path, index))
+    return tuple(each for path in paths for each in item_paths(path, index))
 
 
-def _is_stored(scope: Scope, node: ast.Subscript) -> bool:
-    """Whether that item of a copy was replaced by something that is fresh."""
+def _is_replaced_item(scope: Scope, node: ast.Subscript) -> bool:
+    """Whether this item of a copy was replaced by a new object before."""
     base, key = node.value, node.slice
     return (
-        isinstance(base, ast.Name) and isinstance(key, ast.Constant) and (base.id, key.value) in scope.stored
+        isinstance(base, ast.Name)
+        and isinstance(key, ast.Constant)
+        and (base.id, key.value) in scope.replaced_items
     )
 
 
-def named(scope: Scope, node: ast.expr) -> Paths:
-    """The same, and it is noted that it was read."""
-    paths = chain(scope, node)
+def read_paths(scope: Scope, node: ast.expr) -> Paths:
+    """Like `find_paths`, and record the read."""
+    paths = find_paths(scope, node)
     if paths and scope.reading.with_reads:
         root: Any = node
         while isinstance(root, ast.Attribute | ast.Subscript):
@@ -57,21 +59,21 @@ def named(scope: Scope, node: ast.expr) -> Paths:
 
 
 def _is_taken_out(scope: Scope, name: str) -> bool:
-    """A variable for a copy, or for something that was in a container: that one is not read again."""
-    return name in scope.copied or any("[]" in path for path in scope.env.get(name, FRESH))
+    """Whether the variable holds a copy or an element: using it does not read the container again."""
+    return name in scope.copied_names or any("[]" in path for path in scope.env.get(name, FRESH))
 
 
-def quiet(scope: Scope, node: ast.expr) -> Paths:
-    """Without noting anything: it was evaluated already."""
+def peek_paths(scope: Scope, node: ast.expr) -> Paths:
+    """The paths of an expression that was evaluated before: records nothing."""
     match node:
         case ast.Name(id=name):
             return scope.look_up(name)
         case ast.Attribute(value=base, attr=attr):
-            return stepped(quiet(scope, base), f".{attr}")
+            return add_steps(peek_paths(scope, base), f".{attr}")
         case ast.Subscript(value=base, slice=key):
-            return _items(quiet(scope, base), key)
+            return _subscript_paths(peek_paths(scope, base), key)
         case ast.Call(func=ast.Name(id="super")):
             return scope.own_object()
         case ast.Call(func=function):
-            return stepped(quiet(scope, function), "()")
+            return add_steps(peek_paths(scope, function), "()")
     return FRESH

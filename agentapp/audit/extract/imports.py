@@ -1,4 +1,4 @@
-"""Imports: what a name stands for in another module. Those inside a function are that function's own."""
+"""Handlers for imports. A name that is imported inside a function is local to that function."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from agentapp.audit.extract.scope import Scope
 from agentapp.audit.facts import Module
 
 
-def import_(scope: Scope, node: ast.Import) -> None:
+def run_import(scope: Scope, node: ast.Import) -> None:
     for alias in node.names:
         name = alias.asname or alias.name.partition(".")[0]
         _bind(scope, name, alias.name if alias.asname else name, "")
 
 
-def import_from(scope: Scope, node: ast.ImportFrom) -> None:
+def run_import_from(scope: Scope, node: ast.ImportFrom) -> None:
     module = scope.reading.module
-    base = _absolute(module, node)
+    base = _absolute_name(module, node)
     for alias in node.names:
         if alias.name == "*":
             module.stars += (base,)
@@ -24,8 +24,8 @@ def import_from(scope: Scope, node: ast.ImportFrom) -> None:
             _bind(scope, alias.asname or alias.name, base, alias.name)
 
 
-def _absolute(module: Module, node: ast.ImportFrom) -> str:
-    """The module it is from; as far up as there are packages, if there are more dots than those."""
+def _absolute_name(module: Module, node: ast.ImportFrom) -> str:
+    """The absolute name of the module. Too many leading dots lead to the top-level package."""
     base = node.module or ""
     if not node.level:
         return base
@@ -39,7 +39,7 @@ def _bind(scope: Scope, name: str, base: str, what: str) -> None:
     if scope.is_module or scope.class_ is not None:
         imports[name] = (base, what)
     else:
-        path = scope.imported(name)
+        path = scope.import_path(name)
         imports[path.removeprefix("g:")] = (base, what)
         scope.env[name] = (path,)
-        scope.own.add(name)
+        scope.local_names.add(name)

@@ -1,4 +1,4 @@
-"""Which names a block of statements binds, found before anything in it is followed."""
+"""Collects the names that a block of statements binds, before the statements are analysed."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ class Names(NamedTuple):
     nonlocals: set[str]
 
 
-def names_in(body: Iterable[ast.stmt]) -> Names:
-    """Every name that is bound in these statements, but not inside functions and classes among them.
+def collect_names(body: Iterable[ast.stmt]) -> Names:
+    """The names that these statements bind, not counting those inside nested functions and classes.
 
-    One that is declared global or nonlocal is in ``bound`` all the same, if it is bound here.
+    ``bound`` also contains names that are declared global or nonlocal.
     """
     names = Names(set(), set(), set())
     left: list[Any] = list(body)
@@ -32,19 +32,19 @@ def names_in(body: Iterable[ast.stmt]) -> Names:
     return names
 
 
-def targets(node: ast.expr, found: set[str]) -> None:
-    """Adds the names that are bound by assigning to this."""
+def add_target_names(node: ast.expr, found: set[str]) -> None:
+    """Add the names that an assignment to ``node`` binds to ``found``."""
     if isinstance(node, ast.Name):
         found.add(node.id)
     elif isinstance(node, ast.Tuple | ast.List):
         for part in node.elts:
-            targets(part, found)
+            add_target_names(part, found)
     elif isinstance(node, ast.Starred):
-        targets(node.value, found)
+        add_target_names(node.value, found)
 
 
-def captured(pattern: ast.pattern) -> Iterator[str]:
-    """The names that are bound if something matches this."""
+def captured_names(pattern: ast.pattern) -> Iterator[str]:
+    """The names that a match pattern binds."""
     for part in ast.walk(pattern):
         if isinstance(part, ast.MatchAs | ast.MatchStar) and part.name:
             yield part.name
@@ -52,54 +52,54 @@ def captured(pattern: ast.pattern) -> Iterator[str]:
             yield part.rest
 
 
-def _assigned(node: ast.Assign, names: Names) -> None:
+def _add_assigned(node: ast.Assign, names: Names) -> None:
     for target in node.targets:
-        targets(target, names.bound)
+        add_target_names(target, names.bound)
 
 
-def _target(node: Any, names: Names) -> None:
-    targets(node.target, names.bound)
+def _add_target(node: Any, names: Names) -> None:
+    add_target_names(node.target, names.bound)
 
 
-def _defined(node: Any, names: Names) -> None:
+def _add_defined(node: Any, names: Names) -> None:
     names.bound.add(node.name)
 
 
-def _imported(node: Any, names: Names) -> None:
+def _add_imported(node: Any, names: Names) -> None:
     names.bound.update(alias.asname or alias.name.partition(".")[0] for alias in node.names)
 
 
-def _entered(node: Any, names: Names) -> None:
+def _add_entered(node: Any, names: Names) -> None:
     for item in node.items:
         if item.optional_vars is not None:
-            targets(item.optional_vars, names.bound)
+            add_target_names(item.optional_vars, names.bound)
 
 
-def _caught(node: ast.ExceptHandler, names: Names) -> None:
+def _add_caught(node: ast.ExceptHandler, names: Names) -> None:
     if node.name:
         names.bound.add(node.name)
 
 
-def _matched(node: ast.match_case, names: Names) -> None:
-    names.bound.update(captured(node.pattern))
+def _add_matched(node: ast.match_case, names: Names) -> None:
+    names.bound.update(captured_names(node.pattern))
 
 
 _BINDING: Mapping[type[ast.AST], Callable[[Any, Names], None]] = MappingProxyType(
     {
-        ast.Assign: _assigned,
-        ast.AnnAssign: _target,
-        ast.AugAssign: _target,
-        ast.For: _target,
-        ast.AsyncFor: _target,
-        ast.FunctionDef: _defined,
-        ast.AsyncFunctionDef: _defined,
-        ast.ClassDef: _defined,
-        ast.Import: _imported,
-        ast.ImportFrom: _imported,
-        ast.With: _entered,
-        ast.AsyncWith: _entered,
-        ast.ExceptHandler: _caught,
-        ast.match_case: _matched,
+        ast.Assign: _add_assigned,
+        ast.AnnAssign: _add_target,
+        ast.AugAssign: _add_target,
+        ast.For: _add_target,
+        ast.AsyncFor: _add_target,
+        ast.FunctionDef: _add_defined,
+        ast.AsyncFunctionDef: _add_defined,
+        ast.ClassDef: _add_defined,
+        ast.Import: _add_imported,
+        ast.ImportFrom: _add_imported,
+        ast.With: _add_entered,
+        ast.AsyncWith: _add_entered,
+        ast.ExceptHandler: _add_caught,
+        ast.match_case: _add_matched,
         ast.Global: lambda node, names: names.globals.update(node.names),
         ast.Nonlocal: lambda node, names: names.nonlocals.update(node.names),
     }

@@ -1,15 +1,18 @@
-"""Pass two: which objects outlive a request, which writes to them it can reach, and whether that is safe."""
+"""Pass two: finds the objects that outlive a request, the writes to them that a request can reach, and
+whether these writes are safe.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
 from agentapp.audit.facts import Module
+from agentapp.audit.judge.accesses import Accesses
 from agentapp.audit.judge.caches import Caches
 from agentapp.audit.judge.calls import Calls
 from agentapp.audit.judge.constructions import Constructions
 from agentapp.audit.judge.flags import Flags
-from agentapp.audit.judge.hazards import Hazard, grouped
+from agentapp.audit.judge.hazards import Hazard, group
 from agentapp.audit.judge.hooks import Hooks
 from agentapp.audit.judge.instances import Instances
 from agentapp.audit.judge.locks import Locks
@@ -18,29 +21,29 @@ from agentapp.audit.judge.params import Params
 from agentapp.audit.judge.program import Program
 from agentapp.audit.judge.reach import Reach
 from agentapp.audit.judge.reads import Reads
+from agentapp.audit.judge.receivers import Receivers
 from agentapp.audit.judge.serving import Serving
 from agentapp.audit.judge.sharing import Sharing
-from agentapp.audit.judge.states import States
-from agentapp.audit.judge.touches import Touches
-from agentapp.audit.judge.uses import Uses
 from agentapp.audit.judge.verdicts import Verdicts
+from agentapp.audit.judge.writes import Writes
 
 __all__ = ["Hazard", "hazards_in"]
 
 
 def hazards_in(modules: Iterable[Module]) -> list[Hazard]:
+    """Judge all modules of a program together."""
     program = Program(modules)
     calls, makers = Calls(program), Makers(program)
     reach = Reach(program, calls)
     locks = Locks(program, calls, reach)
     sharing, serving = Sharing(program, reach, makers), Serving(program, calls)
-    instances = Instances(program, reach, makers, sharing, serving, Uses(program, calls, reach))
+    instances = Instances(program, reach, makers, sharing, serving, Receivers(program, calls, reach))
     constructions = Constructions(program)
-    states = States(program, calls, reach, makers, instances, constructions)
+    writes = Writes(program, calls, reach, makers, instances, constructions)
     flags, params = Flags(program, calls, constructions), Params(program, calls)
-    touches = Touches(program, reach, locks, makers, states, params, flags)
+    accesses = Accesses(program, reach, locks, makers, writes, params, flags)
     verdicts = Verdicts(program, locks, Reads(program, reach))
     found = [*Caches(program, reach, makers).hazards(), *Hooks(program, calls, makers).hazards()]
-    for state in touches.gathered():
-        found += verdicts.of(state)
-    return grouped(set(found))
+    for shared in accesses.gather():
+        found += verdicts.judge(shared)
+    return group(set(found))

@@ -1,4 +1,4 @@
-"""Who calls whom, as far as the paths say."""
+"""The call graph, as far as the paths of the calls can be resolved."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from functools import cached_property
 from agentapp.audit.facts import MAIN, MODULE, STEP
 from agentapp.audit.judge.program import Program
 from agentapp.audit.judge.targets import Id
-from agentapp.audit.known import STARTED_BY
+from agentapp.audit.known_names import STARTUP_REGISTRATIONS
 
 CONSTRUCTORS = ("__init__", "__new__", "__post_init__")
-STARTED_AS = frozenset({"lifespan", "on_startup", "on_shutdown", "startup"})
+STARTUP_ARGUMENTS = frozenset({"lifespan", "on_startup", "on_shutdown", "startup"})
 
 
 class Calls:
@@ -22,28 +22,31 @@ class Calls:
 
     @cached_property
     def callers(self) -> dict[Id, list[tuple[Id, tuple[str, ...]]]]:
-        """Of every function: who calls it, and which locks that one holds then."""
+        """The callers of each function, each with the locks that it holds at the call."""
         found: dict[Id, list[tuple[Id, tuple[str, ...]]]] = defaultdict(list)
         for module, function in self._program.functions():
             me = module.name, function.name
             for call in function.calls:
-                for callee in self.called(module.name, call.path, function.owner):
+                for callee in self.find_callees(module.name, call.path, function.owner):
                     found[callee].append((me, call.locks))
             where = (module.name, function.outer or MODULE)
             for path in function.decorators:
-                for callee in self._applied(module.name, path, function.owner):
+                for callee in self._callees_of_decorator(module.name, path, function.owner):
                     found[callee].append((where, ()))
         for module in self._program.modules.values():
             for class_ in module.classes.values():
                 for path in class_.decorators:
-                    for callee in self._applied(module.name, path, ""):
+                    for callee in self._callees_of_decorator(module.name, path, ""):
                         found[callee].append(((module.name, class_.outer or MODULE), ()))
         return found
 
-    def _applied(self, module: str, decorator: str, owner: str) -> Iterator[Id]:
-        """What runs when a decorator is put on something: of a class with arguments, its ``__call__`` too."""
+    def _callees_of_decorator(self, module: str, decorator: str, owner: str) -> Iterator[Id]:
+        """The functions that run when a decorator is applied.
+
+        A decorator class with arguments is made and then called, so its ``__call__`` runs too.
+        """
         path = decorator.removesuffix("|()")
-        yield from self.called(module, path, owner)
+        yield from self.find_callees(module, path, owner)
         target = self._program.resolve(module, path, owner)
         if path != decorator and target.kind == "class" and not target.steps:
             call = self._program.classes.method(target.id, "__call__")
@@ -53,15 +56,15 @@ class Calls:
     def callers_of(self, id: Id) -> list[Id]:
         return [caller for caller, _ in self.callers.get(id, ())]
 
-    def called(self, module: str, path: str, owner: str) -> list[Id]:
-        """The functions of the program that are run when this is called."""
+    def find_callees(self, module: str, path: str, owner: str) -> list[Id]:
+        """The functions of the program that a call of this path runs."""
         key = (module, path, owner)
         known = self._called.get(key)
         if known is None:
-            known = self._called[key] = [each for each in self._calls(module, path, owner) if each]
+            known = self._called[key] = [each for each in self._find_callees(module, path, owner) if each]
         return known
 
-    def _calls(self, module: str, path: str, owner: str) -> list[Id | None]:
+    def _find_callees(self, module: str, path: str, owner: str) -> list[Id | None]:
         program = self._program
         classes = program.classes
         if path.startswith("s|.") and path.count(STEP) == 1 and owner:
@@ -79,10 +82,10 @@ class Calls:
         return []
 
     @cached_property
-    def loose(self) -> dict[str, list[Id]]:
-        """The names of methods that are called on something that is not known, not at import, and by whom.
+    def unresolved_methods(self) -> dict[str, list[Id]]:
+        """The callers of methods on unknown objects, by the name of the method, without calls at import.
 
-        Not of those that Python itself calls: there is always somebody who has one of these.
+        Special methods are left out: a call of them on some unknown object exists in every program.
         """
         found: dict[str, list[Id]] = defaultdict(list)
         for module, function in self._program.functions():
@@ -91,12 +94,12 @@ class Calls:
             for call in function.calls:
                 last = call.path.rpartition(STEP)[2]
                 is_method = last.startswith(".") and not last.startswith(".__")
-                if is_method and not self.called(module.name, call.path, function.owner):
+                if is_method and not self.find_callees(module.name, call.path, function.owner):
                     found[last[1:]].append((module.name, function.name))
         return found
 
     def setters_of(self, attribute: str) -> list[Id]:
-        """Who assigns to an attribute of that name, of whatever object."""
+        """The functions that assign to an attribute of that name, on any object."""
         return self._setters.get(f".{attribute}", [])
 
     @cached_property
@@ -109,8 +112,8 @@ class Calls:
         return found
 
     @cached_property
-    def mentioned(self) -> set[Id]:
-        """Functions that are passed on or kept: whoever has them may call them, at any time."""
+    def passed_on(self) -> set[Id]:
+        """Functions that are passed on or stored: other code may call them at any time."""
         found = {
             self._program.function_at(module.name, path, function.owner)
             for module, function in self._program.functions()
@@ -119,13 +122,13 @@ class Calls:
         return {id for id in found if id is not None}
 
     @cached_property
-    def starts(self) -> set[Id]:
-        """Functions that a framework is told to run once, before it serves or after."""
+    def startup_functions(self) -> set[Id]:
+        """Functions that are registered with a framework to run once at start-up or shutdown."""
         found = set()
         for module, function in self._program.functions():
             for call in function.calls:
-                told = STARTED_BY.search(call.path) is not None
+                told = STARTUP_REGISTRATIONS.search(call.path) is not None
                 for where, path in call.args:
-                    if told or where in STARTED_AS:
+                    if told or where in STARTUP_ARGUMENTS:
                         found.add(self._program.function_at(module.name, path, function.owner))
         return {id for id in found if id is not None}

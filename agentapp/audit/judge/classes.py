@@ -1,4 +1,4 @@
-"""The classes of a program: what they are made from, and what they and their instances have."""
+"""The classes of a program: their bases, methods and attributes."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from functools import cached_property
 
 from agentapp.audit.facts import STEP, Class, Module, rank
 from agentapp.audit.judge.targets import Id, Target
-from agentapp.audit.known import ANYBODYS
+from agentapp.audit.known_names import AMBIGUOUS_MUTATORS
 
-MOST_BASES = 20
-FIELDS = frozenset({"field", "Field", "attrib", "ib", "PrivateAttr", "Factory"})
+MAX_BASES = 20
+FIELD_FUNCTIONS = frozenset({"field", "Field", "attrib", "ib", "PrivateAttr", "Factory"})
 
 
 class Classes:
@@ -27,13 +27,13 @@ class Classes:
         return id[0] in self._modules and id[1] in self._modules[id[0]].classes
 
     def bases(self, id: Id) -> list[Id]:
-        """The class and those it is made from, as far as they are in the program."""
+        """The class and its bases, as far as they are in the program."""
         known = self._bases.get(id)
         if known is not None:
             return known
         found: list[Id] = self._bases.setdefault(id, [])
         left = [id]
-        while left and len(found) < MOST_BASES:
+        while left and len(found) < MAX_BASES:
             at = left.pop(0)
             if at in found:
                 continue
@@ -45,7 +45,7 @@ class Classes:
         return found
 
     def outside_bases(self, id: Id) -> set[str]:
-        """The names of those that are not in the program."""
+        """The names of the bases that are not in the program."""
         targets = (
             self._resolve(at[0], base.split("|[]")[0]) for at in self.bases(id) for base in self[at].bases
         )
@@ -67,15 +67,15 @@ class Classes:
         return None
 
     def overridden(self, id: Id, name: str) -> list[Id]:
-        """The methods of that name in classes that are made from this one."""
+        """The methods of that name in subclasses."""
         below = self.subclasses.get(id, ())
         return [
             (module, f"{class_}.{name}") for module, class_ in below if name in self[module, class_].methods
         ]
 
-    def is_anybodys(self, method: str) -> bool:
-        """Not only containers have a method of that name, but also objects of this program."""
-        return method in ANYBODYS and method in self._method_names
+    def is_ambiguous_mutator(self, method: str) -> bool:
+        """Whether a mutating method of containers is also a method of some class of the program."""
+        return method in AMBIGUOUS_MUTATORS and method in self._method_names
 
     @cached_property
     def _method_names(self) -> set[str]:
@@ -83,7 +83,7 @@ class Classes:
         return {name for class_ in every for name in class_.methods}
 
     def attribute(self, id: Id, name: str) -> tuple[Id, tuple[str, int, bool]] | None:
-        """Where in the class or below it a class attribute is set."""
+        """The class attribute of that name, and the class or base that sets it."""
         for at in self.bases(id):
             found = self[at].attributes.get(name)
             if found is not None:
@@ -91,7 +91,7 @@ class Classes:
         return None
 
     def instance_values(self, id: Id) -> dict[str, str]:
-        """What the methods of a class and of its bases bind to attributes of ``self``."""
+        """The values that the methods of a class and its bases assign to attributes of ``self``."""
         known = self._instance_values.get(id)
         if known is None:
             known = self._instance_values[id] = {}
@@ -101,11 +101,11 @@ class Classes:
 
     @cached_property
     def own_sources(self) -> dict[Id, dict[str, list[str]]]:
-        """Of every class, the paths in its module of what its methods put into attributes of ``self``."""
+        """For each class, the paths of the objects that its methods assign to attributes of ``self``."""
         found: dict[Id, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
         for module in self._modules.values():
             for class_ in module.classes.values():
-                for name, value in _declared(class_).items():
+                for name, value in _declared_values(class_).items():
                     if value.startswith("C:"):
                         found[module.name, class_.name][name].append(f"{value[2:]}|()")
             for function in module.functions.values():
@@ -116,11 +116,11 @@ class Classes:
 
     @cached_property
     def own_values(self) -> dict[Id, dict[str, str]]:
-        """Of every class, what it gives to attributes of ``self``: the most telling value."""
+        """For each class, the value of highest rank that it assigns to each attribute of ``self``."""
         found: dict[Id, dict[str, str]] = defaultdict(dict)
         for module in self._modules.values():
             for class_ in module.classes.values():
-                found[module.name, class_.name] |= _declared(class_)
+                found[module.name, class_.name] |= _declared_values(class_)
             for function in module.functions.values():
                 if not function.owner:
                     continue
@@ -133,14 +133,18 @@ class Classes:
         return found
 
 
-def _declared(class_: Class) -> dict[str, str]:
-    """``items: list = field(default_factory=list)``, and ``items: list = []`` where defaults are copied."""
+def _declared_values(class_: Class) -> dict[str, str]:
+    """Values that each instance gets from a declaration.
+
+    Examples are ``items: list = field(default_factory=list)`` and, where defaults are copied,
+    ``items: list = []``.
+    """
     found = {}
     for name, (value, _, annotated) in class_.attributes.items():
         if value == "M" and annotated:
             found[name] = "M"
         elif value.startswith("C:") and "#" in value:
             maker, _, given = value.partition("#")
-            if maker.rpartition("|")[2].rpartition(":")[2].lstrip(".") in FIELDS:
+            if maker.rpartition("|")[2].rpartition(":")[2].lstrip(".") in FIELD_FUNCTIONS:
                 found[name] = given
     return found

@@ -1,4 +1,4 @@
-"""Where classes are made, and with which arguments."""
+"""The calls that make instances, and their arguments."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from functools import cached_property
 
 from agentapp.audit.facts import MODULE, Call, Function, Module
-from agentapp.audit.judge.params import parameter
+from agentapp.audit.judge.params import find_parameter
 from agentapp.audit.judge.program import Program
 from agentapp.audit.judge.targets import Id
 
@@ -16,7 +16,7 @@ class Constructions:
     def __init__(self, program: Program) -> None:
         self._program = program
 
-    def of(self, id: Id) -> list[tuple[Module, Function, Call]]:
+    def calls_of(self, id: Id) -> list[tuple[Module, Function, Call]]:
         return self._found.get(id, [])
 
     @cached_property
@@ -29,8 +29,8 @@ class Constructions:
                     found[target.id].append((module, function, call))
         return found
 
-    def kept(self, id: Id, attribute: str) -> Iterator[tuple[Module, Function, str]]:
-        """What an attribute is given when an object is made: who gives it, and the path there."""
+    def values_kept_in(self, id: Id, attribute: str) -> Iterator[tuple[Module, Function, str]]:
+        """The objects that construction stores in an attribute: the function that passes it, and its path."""
         classes = self._program.classes
         for at in classes.bases(id):
             module = self._program.modules[at[0]]
@@ -46,13 +46,13 @@ class Constructions:
                 params, name = self._program.function(init).params[1:], value[4:]
             else:
                 continue
-            for module, function, call in self.of(made):
+            for module, function, call in self.calls_of(made):
                 for where, path in call.args:
-                    if parameter(params, where) == name:
+                    if find_parameter(params, where) == name:
                         yield module, function, path
 
     def _fields(self, id: Id) -> tuple[str, ...]:
-        """Of a dataclass or the like, in the order of its constructor."""
+        """The fields of a dataclass, in the order of the constructor's parameters."""
         bases = reversed(self._program.classes.bases(id))
         attributes = (self._program.classes[at].attributes for at in bases)
         names = (name for each in attributes for name, (_, _, annotated) in each.items() if annotated)

@@ -1,4 +1,4 @@
-"""Switches that nobody turns on: what is behind them does not happen."""
+"""Attributes that are never set to true: code that runs only if they are true never runs."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from agentapp.audit.judge.calls import Calls
 from agentapp.audit.judge.constructions import Constructions
 from agentapp.audit.judge.program import Program
 from agentapp.audit.judge.targets import Id
-from agentapp.audit.known import INITS
+from agentapp.audit.known_names import CONSTRUCTION_METHODS
 
-OFF = frozenset({"K0", "N"})
+FALSE_VALUES = frozenset({"K0", "N"})
 
 
 class Flags:
@@ -18,7 +18,7 @@ class Flags:
         self._known: dict[tuple[Id, str], bool] = {}
 
     def is_off(self, module: Module, owner: str, path: str) -> bool:
-        """Whether ``self.flag`` is false in every object of the class that is made in the program."""
+        """Whether ``self.flag`` is false in every instance that the program makes."""
         id, flag = (module.name, owner), path.removeprefix("s|.")
         if id not in self._program.classes or "|" in flag:
             return False
@@ -28,20 +28,23 @@ class Flags:
         return self._known[key]
 
     def _is_off(self, id: Id, flag: str) -> bool:
-        if any(setter[1].rpartition(".")[2] not in INITS for setter in self._calls.setters_of(flag)):
+        if any(
+            setter[1].rpartition(".")[2] not in CONSTRUCTION_METHODS
+            for setter in self._calls.setters_of(flag)
+        ):
             return False
         value = self._program.classes.instance_values(id).get(flag)
         if value is None:
             found = self._program.classes.attribute(id, flag)
-            # Without a constructor of its own it may be a parameter of the one it is given.
+            # Without an __init__, the attribute may be a parameter of a generated constructor.
             has_init = self._program.classes.method(id, "__init__") is not None
-            return has_init and found is not None and found[1][0] in OFF
-        return value in OFF or (value.startswith("P:p:") and self._is_never_given(id, value[4:]))
+            return has_init and found is not None and found[1][0] in FALSE_VALUES
+        return value in FALSE_VALUES or (value.startswith("P:p:") and self._is_never_given(id, value[4:]))
 
     def _is_never_given(self, id: Id, param: str) -> bool:
-        """The constructor's default is false, and nobody gives it anything."""
+        """Whether the parameter's default is false and all calls of the constructor have no arguments."""
         init = self._program.classes.method(id, "__init__")
-        made = self._constructions.of(id)
+        made = self._constructions.calls_of(id)
         if init is None or not made or self._program.classes.subclasses.get(id):
             return False
         is_off = self._program.function(init).defaults.get(param) == "K0"

@@ -1,4 +1,4 @@
-"""What is wrong, and where."""
+"""A hazard: the rule, the place and the message."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ class Hazard:
     rule: str
     message: str
     function: str = ""
-    what: str = ""  # the object, as people would call it
+    what: str = ""  # the object, as it is named in messages
 
 
-def grouped(hazards: Iterable[Hazard]) -> list[Hazard]:
-    """One for each function and rule: what it does to several objects is one thing to mend."""
+def group(hazards: Iterable[Hazard]) -> list[Hazard]:
+    """Merge the hazards of one function and one rule into one, which names the other objects too."""
     groups: dict[tuple[str, str, str], list[Hazard]] = defaultdict(list)
     for hazard in sorted(hazards):
         groups[hazard.path, hazard.rule, hazard.function or hazard.message].append(hazard)

@@ -1,4 +1,4 @@
-"""Hooks that set a context variable or a thread-local for a request, and nobody resets it after."""
+"""Hooks that set a context variable or a thread-local for a request, if nothing resets it afterwards."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from agentapp.audit.judge.hazards import Hazard
 from agentapp.audit.judge.makers import Makers
 from agentapp.audit.judge.program import Program
 from agentapp.audit.judge.reach import last_name
-from agentapp.audit.judge.state import Key
 from agentapp.audit.judge.targets import Id, Target
-from agentapp.audit.known import HOOKS, TEARDOWNS
+from agentapp.audit.judge.violations import Key
+from agentapp.audit.known_names import AFTER_REQUEST_HOOKS, BEFORE_REQUEST_HOOKS
 
 At = tuple[Module, Function]
-WRAPPED_AS = frozenset({"middleware", "wrapper", "app", "wsgi", "inner"})
+WRAPPER_NAMES = frozenset({"middleware", "wrapper", "app", "wsgi", "inner"})
 
 
 class Hooks:
@@ -24,10 +24,12 @@ class Hooks:
         self._program, self._calls, self._makers = program, calls, makers
 
     def hazards(self) -> Iterator[Hazard]:
-        before, after = self._hooks()
-        cleared = {key for hook in after for at in self._with_helpers(*hook) for key in self._touched(*at)}
+        before, after = self._find_hooks()
+        cleared = {
+            key for hook in after for at in self._with_helpers(*hook) for key in self._find_touched(*at)
+        }
         for hook in before:
-            found = [(at, *each) for at in self._with_helpers(*hook) for each in self._sets(*at)]
+            found = [(at, *each) for at in self._with_helpers(*hook) for each in self._find_assignments(*at)]
             for (module, _), key, line, name in found:
                 is_set_again = sum(other == key for _, other, _, _ in found) > 1
                 if key in cleared or is_set_again or self._resets(*hook, key):
@@ -36,29 +38,36 @@ class Hooks:
                 what = f"`{name}` is set by `{hook[1].name}` and not reset when the request ends"
                 yield Hazard(module.path, line, rule, what)
 
-    def _hooks(self) -> tuple[list[At], list[At]]:
-        """Those that run before a request or around it, and those that run after it."""
+    def _find_hooks(self) -> tuple[list[At], list[At]]:
+        """The functions that run before or around a request, and those that run after it."""
         before, after = [], []
-        registered = self._registered()
+        registered = self._find_registered()
         for module, function in self._program.functions():
             if self._program.is_not_served(module):
                 continue
-            names = [self._program.decorator(module.name, path) for path in function.decorators]
+            names = [self._program.decorator_name(module.name, path) for path in function.decorators]
             names += registered.get((module.name, function.name), ())
             last = last_name(function)
-            if any(map(TEARDOWNS.search, names)) or last in ("process_response", "process_exception"):
+            if any(map(AFTER_REQUEST_HOOKS.search, names)) or last in (
+                "process_response",
+                "process_exception",
+            ):
                 after.append((module, function))
-            elif any(map(HOOKS.search, names)) or _is_middleware(module, function, last):
+            elif any(map(BEFORE_REQUEST_HOOKS.search, names)) or _is_middleware(module, function, last):
                 before.append((module, function))
         return before, after
 
-    def _registered(self) -> dict[Id, list[str]]:
-        """Functions that are given to a method of the application: ``app.before_request(f)``."""
+    def _find_registered(self) -> dict[Id, list[str]]:
+        """Functions that are registered by a call such as ``app.before_request(f)``."""
         found: dict[Id, list[str]] = defaultdict(list)
         for module, function in self._program.functions():
             for call in function.calls:
                 last = call.path.rpartition(STEP)[2]
-                if last.startswith(".") and call.args and (HOOKS.search(last) or TEARDOWNS.search(last)):
+                if (
+                    last.startswith(".")
+                    and call.args
+                    and (BEFORE_REQUEST_HOOKS.search(last) or AFTER_REQUEST_HOOKS.search(last))
+                ):
                     for _, path in call.args:
                         hook = self._program.function_at(module.name, path, function.owner)
                         if hook is not None:
@@ -66,13 +75,13 @@ class Hooks:
         return found
 
     def _with_helpers(self, module: Module, function: Function) -> Iterator[At]:
-        """The function, and those it calls directly."""
+        """The function, and the functions that it calls directly."""
         yield module, function
         for call in function.calls:
-            for callee in self._calls.called(module.name, call.path, function.owner):
+            for callee in self._calls.find_callees(module.name, call.path, function.owner):
                 yield self._program.modules[callee[0]], self._program.function(callee)
 
-    def _sets(self, module: Module, function: Function) -> Iterator[tuple[Key, int, str]]:
+    def _find_assignments(self, module: Module, function: Function) -> Iterator[tuple[Key, int, str]]:
         for call in function.calls:
             if call.path.endswith("|.set"):
                 target = self._program.resolve(module.name, call.path.removesuffix("|.set"))
@@ -89,10 +98,10 @@ class Hooks:
         return self._is_a(target, "local") or self._makers.is_local_instance(target)
 
     def _is_a(self, target: Target, name: str) -> bool:
-        return self._makers.of_variable(target).rpartition(".")[2] == name
+        return self._makers.maker_of_variable(target).rpartition(".")[2] == name
 
-    def _touched(self, module: Module, function: Function) -> Iterator[Key]:
-        """The context variables and thread-locals that a function touches at all."""
+    def _find_touched(self, module: Module, function: Function) -> Iterator[Key]:
+        """The context variables and thread-locals that a function uses in any way."""
         for call in function.calls:
             target = self._program.resolve(module.name, call.path)
             if target.kind == "var":
@@ -105,7 +114,7 @@ class Hooks:
                 yield ("local", *target.id, target.steps[0])
 
     def _attributes_of(self, local: Target) -> set[str]:
-        """All that anybody sets on a thread-local."""
+        """All attributes that the program sets on a thread-local."""
         found = set()
         for module, function in self._program.functions():
             for write in function.writes:
@@ -116,7 +125,7 @@ class Hooks:
         return found
 
     def _resets(self, module: Module, function: Function, key: Key) -> bool:
-        """Whether the hook itself does it, or a function it calls or contains."""
+        """Whether the hook, or a function that it calls or contains, resets the value."""
         inside = (
             (module, inner) for inner in module.functions.values() if inner.outer.startswith(function.name)
         )
@@ -144,4 +153,4 @@ def _is_middleware(module: Module, function: Function, last: str) -> bool:
     outer = module.functions.get(function.outer)
     if outer is not None and "get_response" in outer.params:
         return True
-    return "iddleware" in function.outer and last in WRAPPED_AS
+    return "iddleware" in function.outer and last in WRAPPER_NAMES

@@ -1,19 +1,19 @@
-"""Which locks are held where: by a `with` around, by everybody who calls, or by a decorator."""
+"""The locks that are held at a place: taken by a ``with``, by all callers, or by a decorator."""
 
 from __future__ import annotations
 
 from functools import cached_property
 
-from agentapp.audit.facts import MANY, MODULE, STEP, Function, Module
+from agentapp.audit.facts import ADMITS_SEVERAL, MODULE, STEP, Function, Module
 from agentapp.audit.judge.calls import Calls
 from agentapp.audit.judge.program import Program
 from agentapp.audit.judge.reach import Reach
 from agentapp.audit.judge.targets import Id, Target
-from agentapp.audit.known import LOCKS, is_lockish
+from agentapp.audit.known_names import LOCK_CLASSES, looks_like_lock
 
-NONE: frozenset[str] = frozenset()
-FURTHEST = 5  # callers of callers
-TAKING = ("synchronized", "locked", "lock")
+NO_LOCKS: frozenset[str] = frozenset()
+MAX_CALLER_DEPTH = 5  # how many levels of callers are followed
+LOCKING_WORDS = ("synchronized", "locked", "lock")
 
 
 class Locks:
@@ -21,22 +21,22 @@ class Locks:
         self._program, self._calls, self._reach = program, calls, reach
         self._held: dict[Id, frozenset[str]] = {}
 
-    def at(self, module: Module, function: Function, paths: tuple[str, ...]) -> frozenset[str]:
-        """All that are held in a function where it has taken these."""
-        return self._held_by(module, function) | self.named(module, function, paths)
+    def held_at(self, module: Module, function: Function, paths: tuple[str, ...]) -> frozenset[str]:
+        """All locks that are held at a place in a function which has taken the locks ``paths`` itself."""
+        return self._held_by(module, function) | self.lock_names(module, function, paths)
 
-    def named(self, module: Module, function: Function, paths: tuple[str, ...]) -> frozenset[str]:
+    def lock_names(self, module: Module, function: Function, paths: tuple[str, ...]) -> frozenset[str]:
         found: set[str] = set()
         for path in paths:
             helper = self._helper(module, function, path)
             if helper is not None:
-                found |= self.named(*helper, helper[1].yielded_under)
+                found |= self.lock_names(*helper, helper[1].yielded_under)
             elif (name := self._name(module, function, path)) is not None:
                 found.add(name)
         return frozenset(found)
 
     def _helper(self, module: Module, function: Function, path: str) -> tuple[Module, Function] | None:
-        """A function that takes locks for as long as it is entered as a context."""
+        """The context manager function at this path, if it holds locks at its ``yield``."""
         if not path.endswith("|()"):
             return None
         owner = self._program.owner_of(module, function)
@@ -46,19 +46,19 @@ class Locks:
         facts = self._program.function(id)
         return (self._program.modules[id[0]], facts) if facts.yielded_under else None
 
-    # -- held by whom
+    # -- held by callers and decorators
 
     def _held_by(self, module: Module, function: Function, depth: int = 0) -> frozenset[str]:
-        """The locks that everybody holds who calls it, or that a decorator takes for it."""
+        """The locks that all callers of a function hold, or that a decorator takes for it."""
         id = (module.name, function.name)
         known = self._held.get(id)
         if known is not None:
             return known
-        self._held[id] = NONE
+        self._held[id] = NO_LOCKS
         taken = self._taken_by_decorators(module, function)
         if self._is_logging(module, function):
             taken |= {"logging.Handler.lock"}
-        if id not in self._calls.mentioned and depth < FURTHEST:
+        if id not in self._calls.passed_on and depth < MAX_CALLER_DEPTH:
             taken |= self._held_by_callers(id, depth)
         self._held[id] = taken
         return taken
@@ -68,9 +68,9 @@ class Locks:
         for caller, paths in self._calls.callers.get(id, ()):
             if caller in self._reach.reached:
                 at, facts = self._program.modules[caller[0]], self._program.function(caller)
-                held = self.named(at, facts, paths) | self._held_by(at, facts, depth + 1)
+                held = self.lock_names(at, facts, paths) | self._held_by(at, facts, depth + 1)
                 common = held if common is None else common & held
-        return common or NONE
+        return common or NO_LOCKS
 
     def _is_logging(self, module: Module, function: Function) -> bool:
         """`logging` holds the handler's lock around ``emit``."""
@@ -86,13 +86,13 @@ class Locks:
             if target.kind == "func":
                 found |= self._taken_around(target, function)
                 continue
-            name = self._program.decorator(module.name, path)
-            if any(word in name.rpartition(".")[2].lower() for word in TAKING):
+            name = self._program.decorator_name(module.name, path)
+            if any(word in name.rpartition(".")[2].lower() for word in LOCKING_WORDS):
                 found.add(f"decorator {name}")
         return frozenset(found)
 
     def _taken_around(self, decorator: Target, function: Function) -> set[str]:
-        """The locks that a decorator's inner function holds while it calls what it was given."""
+        """The locks that the wrapper of a decorator holds while it calls the decorated function."""
         home = self._program.modules[decorator.module]
         return {
             name
@@ -105,7 +105,7 @@ class Locks:
         }
 
     def _own_lock(self, home: Module, inner: Function, path: str, function: Function) -> str | None:
-        """A lock that the decorator makes is another one for each function it is put on."""
+        """The name of a decorator's lock. If the decorator makes it, each decorated function has its own."""
         name = self._name(home, inner, path)
         if name and path.startswith("f:"):
             outer, _, variable = path.partition(STEP)[0][2:].rpartition(":")
@@ -116,14 +116,16 @@ class Locks:
     # -- names
 
     def _name(self, module: Module, function: Function, path: str) -> str | None:
-        """How a lock is called in the whole program; None if it is none."""
+        """The name that identifies a lock in the whole program; None if it is not a lock."""
         owner = function.owner or self._program.owner_of(module, function)
         target = self._program.resolve(module.name, path, owner)
         if target.kind == "ext" and target.name.endswith("()"):
-            return None  # one that nobody else has
+            return None  # a new lock for each call, which nothing else can take
         target = self._lock_below(target)
         value = self._value(target)
-        if value.endswith(f"#{MANY}") or not (is_lockish(path) or self._is_made_as_lock(value, module)):
+        if value.endswith(f"#{ADMITS_SEVERAL}") or not (
+            looks_like_lock(path) or self._is_made_as_lock(value, module)
+        ):
             return None
         steps = tuple(step for step in target.steps if step not in ("()", "[]"))
         home = target.id
@@ -132,7 +134,7 @@ class Locks:
         return f"{home[0]}.{home[1]}{''.join(steps)}"
 
     def _lock_below(self, target: Target) -> Target:
-        """A condition may be made with a lock: whoever has the one has the other."""
+        """The lock that a condition was made with: to hold one is to hold the other."""
         if target.kind == "var" and not target.steps:
             return self._module_conditions.get(target.id, target)
         if target.kind == "self" and len(target.steps) == 1 and target.id in self._program.classes:
@@ -166,7 +168,7 @@ class Locks:
         return found
 
     def _home_of(self, id: Id, attribute: str) -> Id:
-        """The class that makes the lock: its subclasses have the same one."""
+        """The class that makes the lock; its subclasses use the same lock."""
         classes = self._program.classes
         for at in reversed(classes.bases(id)):
             for function in self._program.modules[at[0]].functions.values():
@@ -189,4 +191,4 @@ class Locks:
         if not value.startswith("C:"):
             return False
         made = self._program.resolve(module.name, value[2:])
-        return made.kind == "ext" and LOCKS.search(made.name) is not None
+        return made.kind == "ext" and LOCK_CLASSES.search(made.name) is not None

@@ -1,20 +1,25 @@
-"""What made an object, by the name of the function or class that was called."""
+"""The name of the library function or class that made an object."""
 
 from __future__ import annotations
 
 from agentapp.audit.judge.program import Program
 from agentapp.audit.judge.targets import Id, Target
-from agentapp.audit.known import APPS, CONTAINERS, PER_THREAD, SAFE_MADE
+from agentapp.audit.known_names import (
+    APP_CLASSES,
+    CONTAINER_CLASSES,
+    THREAD_LOCAL_CLASSES,
+    THREAD_SAFE_CLASSES,
+)
 
-FURTHEST = 4
+MAX_ALIAS_DEPTH = 4  # how many variables are followed
 
 
 class Makers:
     def __init__(self, program: Program) -> None:
         self._program = program
 
-    def of(self, module: str, value: str, depth: int = FURTHEST) -> str:
-        """The name of what is called to make a value, as far as that is outside of the program."""
+    def maker_of(self, module: str, value: str, depth: int = MAX_ALIAS_DEPTH) -> str:
+        """The name of the library function or class whose call makes the value, or an empty text."""
         if value == "M":
             return "list"
         if not value.startswith("C:"):
@@ -23,36 +28,37 @@ class Makers:
         if target.kind == "ext":
             return target.name
         if target.kind == "var" and depth:
-            inner = self.of(target.module, self._program.value_of(target), depth - 1)
+            inner = self.maker_of(target.module, self._program.value_of(target), depth - 1)
             return f"{inner}()" if inner else ""
         return ""
 
-    def of_variable(self, target: Target) -> str:
-        return self.of(target.module, self._program.value_of(target))
+    def maker_of_variable(self, target: Target) -> str:
+        return self.maker_of(target.module, self._program.value_of(target))
 
     def is_app(self, target: Target) -> bool:
-        return target.kind == "var" and APPS.search(self.of_variable(target)) is not None
+        return target.kind == "var" and APP_CLASSES.search(self.maker_of_variable(target)) is not None
 
     def is_scoped(self, target: Target) -> bool:
-        """Whether a variable is another for each thread or context."""
-        return PER_THREAD.search(self.of_variable(target)) is not None or self.is_local_instance(target)
+        """Whether the variable has another content in each thread or context."""
+        maker = self.maker_of_variable(target)
+        return THREAD_LOCAL_CLASSES.search(maker) is not None or self.is_local_instance(target)
 
     def is_local_instance(self, target: Target) -> bool:
         of = self._program.class_of(target._replace(steps=()))
         return of is not None and self.is_per_thread(of)
 
     def is_per_thread(self, id: Id) -> bool:
-        return any(PER_THREAD.search(name) for name in self._program.classes.outside_bases(id))
+        return any(THREAD_LOCAL_CLASSES.search(name) for name in self._program.classes.outside_bases(id))
 
     def is_container_class(self, id: Id) -> bool:
-        """One that is made from a list, a dict or the like."""
-        return any(CONTAINERS.search(name) for name in self._program.classes.outside_bases(id))
+        """Whether the class derives from a list, a dict or another container."""
+        return any(CONTAINER_CLASSES.search(name) for name in self._program.classes.outside_bases(id))
 
 
 def is_container(value: str, made: str) -> bool:
-    return value == "M" or CONTAINERS.search(made) is not None
+    return value == "M" or CONTAINER_CLASSES.search(made) is not None
 
 
-def is_made_safe(made: str) -> bool:
-    """For each thread its own, or made to be used by many at once."""
-    return PER_THREAD.search(made) is not None or SAFE_MADE.search(made) is not None
+def is_thread_safe(made: str) -> bool:
+    """Whether objects of this class are thread-local or thread-safe."""
+    return THREAD_LOCAL_CLASSES.search(made) is not None or THREAD_SAFE_CLASSES.search(made) is not None

@@ -1,29 +1,29 @@
-"""All modules together: what a path in one of them leads to, in any of them."""
+"""The whole program: resolves a path in one module to a target in any module."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import cached_property
 
-from agentapp.audit.facts import GIVEN, MAIN, MODULE, STEP, Function, Module
+from agentapp.audit.facts import INJECTED, MAIN, MODULE, STEP, Function, Module
 from agentapp.audit.judge.classes import Classes
-from agentapp.audit.judge.targets import NOWHERE, Id, Target, plain
-from agentapp.audit.known import CACHES, NOT_SERVED
+from agentapp.audit.judge.targets import UNKNOWN, Id, Target, simplify_steps
+from agentapp.audit.known_names import CACHE_DECORATORS, NOT_SERVED_PATHS
 
-DEEPEST = 12
-MOST_ALIASES = 60
-ENTERED = frozenset({(".__enter__", "()"), (".__aenter__", "()")})
+MAX_DEPTH = 12  # how many imports or steps are followed for one path
+MAX_OPEN_LOOKUPS = 60  # how many lookups may be nested
+CONTEXT_STEPS = frozenset({(".__enter__", "()"), (".__aenter__", "()")})
 
 
 class Program:
     def __init__(self, modules: Iterable[Module]) -> None:
         self.modules = {module.name: module for module in modules}
         self.classes = Classes(self.modules, self.resolve)
-        self._found: dict[tuple[str, ...], Target] = {}
-        self._looking: set[tuple[str, ...]] = set()
-        self._giving: set[Id] = set()
+        self._resolved: dict[tuple[str, ...], Target] = {}
+        self._in_progress: set[tuple[str, ...]] = set()
+        self._resolving_results: set[Id] = set()
         self._not_served = {
-            name for name, module in self.modules.items() if NOT_SERVED.search(_place_of(module))
+            name for name, module in self.modules.items() if NOT_SERVED_PATHS.search(_place_of(module))
         }
 
     # -- functions
@@ -41,11 +41,11 @@ class Program:
         ]
 
     def is_not_served(self, module: Module) -> bool:
-        """Tests, scripts, set-up: no request gets there."""
+        """Whether it is a test, a script or set-up code, which no request reaches."""
         return module.name in self._not_served
 
     def owner_of(self, module: Module, function: Function) -> str:
-        """The class whose ``self`` a function sees, also one inside a method."""
+        """The class of the method, also for a function that is defined inside the method."""
         while function.outer and not function.owner:
             outer = module.functions.get(function.outer)
             if outer is None:
@@ -53,8 +53,8 @@ class Program:
             function = outer
         return function.owner
 
-    def decorator(self, module: str, path: str) -> str:
-        """Its name, with the module in front, whether called or not."""
+    def decorator_name(self, module: str, path: str) -> str:
+        """The qualified name of a decorator, with or without arguments."""
         target = self.resolve(module, path.removesuffix("|()"))
         if target.kind == "var" and not target.steps and (value := self.value_of(target)).startswith("C:"):
             made = self.resolve(target.module, value[2:])  # ``memo = lru_cache(maxsize=8)``
@@ -64,36 +64,36 @@ class Program:
         return ".".join((target.module, target.name, *(step.strip(".") for step in target.steps)))
 
     def is_cached(self, module: str, function: Function) -> bool:
-        return any(CACHES.search(self.decorator(module, path)) for path in function.decorators)
+        return any(CACHE_DECORATORS.search(self.decorator_name(module, path)) for path in function.decorators)
 
     # -- paths
 
     def function_at(self, module: str, path: str, owner: str = "") -> Id | None:
-        """The function that a path leads to, if it is one of the program."""
+        """The function of the program that a path leads to, if any."""
         target = self.resolve(module, path, owner)
         return target.id if target.kind == "func" and not target.steps else None
 
     def resolve(self, module: str, path: str, owner: str = "") -> Target:
-        """``owner`` is the class of the method that the path is in."""
+        """Find the target of a path. ``owner`` is the class of the method that contains the path."""
         key = (module, path) if path[1:2] == ":" else (module, path, owner)
-        known = self._found.get(key)
+        known = self._resolved.get(key)
         if known is None:
-            if key in self._looking or len(self._looking) > MOST_ALIASES:
-                return NOWHERE
-            self._looking.add(key)
-            known = self._found[key] = self._resolve(module, path, owner)
-            self._looking.discard(key)
+            if key in self._in_progress or len(self._in_progress) > MAX_OPEN_LOOKUPS:
+                return UNKNOWN
+            self._in_progress.add(key)
+            known = self._resolved[key] = self._resolve(module, path, owner)
+            self._in_progress.discard(key)
         return known
 
     def _resolve(self, module: str, path: str, owner: str) -> Target:
         root, *steps = path.split(STEP)
-        return self.follow(self._start(module, root, owner), tuple(steps))
+        return self.follow(self._resolve_root(module, root, owner), tuple(steps))
 
-    def _start(self, module: str, root: str, owner: str) -> Target:
+    def _resolve_root(self, module: str, root: str, owner: str) -> Target:
         kind, _, name = root.partition(":")
         match kind:
             case "g":
-                return self.named(module, name) if name else Target("module", module, "")
+                return self.resolve_name(module, name) if name else Target("module", module, "")
             case "d":
                 return Target("func", module, name)
             case "k":
@@ -106,11 +106,11 @@ class Program:
                 return Target("param", module, name)
             case "f":
                 return Target("cell", module, name)
-        return NOWHERE
+        return UNKNOWN
 
-    def named(self, module: str, name: str, depth: int = 0) -> Target:
+    def resolve_name(self, module: str, name: str, depth: int = 0) -> Target:
         found = self.modules.get(module)
-        if found is None or depth > DEEPEST:
+        if found is None or depth > MAX_DEPTH:
             return Target("ext", "", f"{module}.{name}")
         if name in found.functions and name not in (MODULE, MAIN) and "." not in name:
             return Target("func", module, name)
@@ -118,53 +118,53 @@ class Program:
             return Target("class", module, name)
         if name in found.imports:
             base, what = found.imports[name]
-            return self._imported(self._located(module, base), what, depth)
+            return self._resolve_import(self._locate_import(module, base), what, depth)
         if name in found.names:
-            return self._variable(found, name, depth)
+            return self._resolve_variable(found, name, depth)
         for star in found.stars:
-            star = self._located(module, star)
+            star = self._locate_import(module, star)
             if star in self.modules:
-                target = self.named(star, name, depth + 1)
+                target = self.resolve_name(star, name, depth + 1)
                 if target.kind != "ext":
                     return target
         return Target("ext", "", name)
 
-    def _located(self, module: str, base: str) -> str:
-        """Which module an import means: one may begin in any directory above that is not a package."""
-        if self._has(base):
+    def _locate_import(self, module: str, base: str) -> str:
+        """The module that an import means. It may start in any directory above that is not a package."""
+        if self._has_module(base):
             return base
         above = module.rpartition(".")[0]
         while above:
-            if above not in self.modules and self._has(f"{above}.{base}"):
+            if above not in self.modules and self._has_module(f"{above}.{base}"):
                 return f"{above}.{base}"
             above = above.rpartition(".")[0]
         return base
 
-    def _imported(self, base: str, what: str, depth: int) -> Target:
+    def _resolve_import(self, base: str, what: str, depth: int) -> Target:
         if not what:
-            return Target("module", base, "") if self._has(base) else Target("ext", "", base)
+            return Target("module", base, "") if self._has_module(base) else Target("ext", "", base)
         is_name = base in self.modules and what in self.modules[base].names
-        if self._has(f"{base}.{what}") and not is_name:
+        if self._has_module(f"{base}.{what}") and not is_name:
             return Target("module", f"{base}.{what}", "")
         if base in self.modules:
-            return self.named(base, what, depth + 1)
+            return self.resolve_name(base, what, depth + 1)
         return Target("ext", "", f"{base}.{what}")
 
-    def _variable(self, module: Module, name: str, depth: int) -> Target:
-        """The variable, or what it is another name of."""
+    def _resolve_variable(self, module: Module, name: str, depth: int) -> Target:
+        """The variable, or the object that it is an alias of."""
         value = module.names[name][0]
-        if value.startswith("P:") and depth < DEEPEST and _root_name(value) != name:
+        if value.startswith("P:") and depth < MAX_DEPTH and _root_name(value) != name:
             target = self.resolve(module.name, value[2:])
             if target.kind != "ext" or target.name:
                 return target
         return Target("var", module.name, name)
 
-    def _has(self, module: str) -> bool:
+    def _has_module(self, module: str) -> bool:
         return module in self.modules or module in self._packages
 
     @cached_property
     def _packages(self) -> set[str]:
-        """Also those without a file of their own."""
+        """All packages, including those without an ``__init__.py``."""
         found: set[str] = set()
         for name in self.modules:
             parts = name.split(".")
@@ -172,10 +172,10 @@ class Program:
         return found
 
     def follow(self, target: Target, steps: tuple[str, ...], depth: int = 0) -> Target:
-        while steps and depth < DEEPEST:
+        while steps and depth < MAX_DEPTH:
             step, rest = steps[0], steps[1:]
             depth += 1
-            if step == GIVEN:
+            if step == INJECTED:
                 steps = rest
                 continue
             if (step, rest[:1]) == ("^", ("[]",)):
@@ -187,50 +187,50 @@ class Program:
             match target.kind:
                 case "module":
                     if not step.startswith("."):
-                        return NOWHERE
-                    target = self._in_module(target.module, step)
+                        return UNKNOWN
+                    target = self._resolve_in_module(target.module, step)
                 case "func" if step == "()" and not target.steps:
-                    rest = self._entered(target.id, rest)
-                    target = self._result(target, target.of)
+                    rest = self._skip_entering(target.id, rest)
+                    target = self._resolve_result(target, target.of)
                 case "class" if step == "[]" and rest[:1] == ("()",) and not target.steps:
-                    pass  # a generic class, and what it is made for
+                    pass  # a generic class with its type argument
                 case "class" if step in ("()", "[]") and not target.steps:
                     target = Target("inst", *target.id)
                 case "class" | "inst" | "self" | "var" if not target.steps and step.startswith("."):
-                    found = self._member(target, step[1:])
+                    found = self._resolve_member(target, step[1:])
                     if found is None:
-                        return target._replace(steps=plain(steps))
+                        return target._replace(steps=simplify_steps(steps))
                     target = found
                 case "ext":
                     if not target.name:
-                        return NOWHERE
+                        return UNKNOWN
                     target = Target("ext", "", target.name + step)
                 case _:
-                    return target._replace(steps=plain((*target.steps, *steps)))
+                    return target._replace(steps=simplify_steps((*target.steps, *steps)))
             steps = rest
         return target
 
-    def _entered(self, id: Id, rest: tuple[str, ...]) -> tuple[str, ...]:
-        """Who enters a generator as a context, or has a framework call it, gets what it yields first."""
-        is_context = rest[:2] in ENTERED and self._is_decorated(id, "contextmanager")
-        is_given = rest[:1] == (GIVEN,)
+    def _skip_entering(self, id: Id, rest: tuple[str, ...]) -> tuple[str, ...]:
+        """Drop the steps that enter a context manager or a dependency: they lead to the yielded object."""
+        is_context = rest[:2] in CONTEXT_STEPS and self._is_decorated(id, "contextmanager")
+        is_given = rest[:1] == (INJECTED,)
         if not is_context and not is_given:
             return rest
         rest = rest[2:] if is_context else rest[1:]
         return ("[]", *rest) if self.function(id).yields else rest
 
-    def _in_module(self, module: str, step: str) -> Target:
+    def _resolve_in_module(self, module: str, step: str) -> Target:
         below = f"{module}{step}"
-        named = self.named(module, step[1:])
+        named = self.resolve_name(module, step[1:])
         if named.kind != "ext":
             return named
-        if self._has(below):
+        if self._has_module(below):
             return Target("module", below, "")
         has_getattr = module in self.modules and "__getattr__" in self.modules[module].functions
-        return self._result(Target("func", module, "__getattr__")) if has_getattr else named
+        return self._resolve_result(Target("func", module, "__getattr__")) if has_getattr else named
 
-    def _member(self, target: Target, name: str) -> Target | None:
-        """A method, or what a property gives."""
+    def _resolve_member(self, target: Target, name: str) -> Target | None:
+        """The method of that name, or the result of the property."""
         of = self.class_of(target) if target.kind == "var" else target.id
         if of is None or of not in self.classes:
             return None
@@ -239,33 +239,33 @@ class Program:
             return None
         if target.kind != "class" and self._is_decorated(method, "property"):
             if self._is_decorated(method, "cached_property"):
-                return None  # its result becomes an attribute
-            return self._result(Target("func", *method), of=target)
+                return None  # Its result is stored as an attribute.
+            return self._resolve_result(Target("func", *method), of=target)
         return Target("func", *method, of=target)
 
     def _is_decorated(self, id: Id, by: str) -> bool:
         return any(path.endswith(by) for path in self.function(id).decorators)
 
-    def _result(self, target: Target, of: Target | None = None) -> Target:
-        """What a function gives, if that is something that was there before."""
+    def _resolve_result(self, target: Target, of: Target | None = None) -> Target:
+        """The object that a function returns, if it existed before the call."""
         if target.id[1] not in self.modules[target.module].functions:
-            return NOWHERE
+            return UNKNOWN
         function = self.function(target.id)
         if self.is_cached(target.module, function):
             return Target("cached", target.module, function.name)
-        if target.id in self._giving:
-            return NOWHERE
-        self._giving.add(target.id)
+        if target.id in self._resolving_results:
+            return UNKNOWN
+        self._resolving_results.add(target.id)
         try:
-            return self._given(target, function, of)
+            return self._returned_target(target, function, of)
         finally:
-            self._giving.discard(target.id)
+            self._resolving_results.discard(target.id)
 
-    def _given(self, target: Target, function: Function, of: Target | None) -> Target:
-        found = NOWHERE
+    def _returned_target(self, target: Target, function: Function, of: Target | None) -> Target:
+        found = UNKNOWN
         for path in function.returns:
             if path[0] == "s" and of is not None:
-                found = self.follow(of, tuple(path.split(STEP)[1:]), DEEPEST - 3)
+                found = self.follow(of, tuple(path.split(STEP)[1:]), MAX_DEPTH - 3)
             elif path[0] == "g":
                 found = self.resolve(target.module, path)
             elif path[0] in "cs" and function.owner:
@@ -276,38 +276,38 @@ class Program:
                 continue
             if found.kind in ("var", "class", "cached", "self", "inst", "default"):
                 return found
-        return found if found.kind != "self" else NOWHERE
+        return found if found.kind != "self" else UNKNOWN
 
     # -- instances
 
     def class_of(self, target: Target) -> Id | None:
-        """Of which class of the program a module's variable is an instance."""
+        """The class of the program whose instance a module-level variable holds."""
         if target.kind == "inst":
             return target.id
         if target.kind != "var":
             return None
-        made = self.made(target.module, self.value_of(target))
+        made = self.class_made_by(target.module, self.value_of(target))
         return made if made is not None else self._set_later.get(target.id)
 
     def value_of(self, variable: Target) -> str:
         return self.modules[variable.module].names[variable.name][0]
 
-    def made(self, module: str, value: str, owner: str = "") -> Id | None:
-        """The class of the program whose instance a value is."""
+    def class_made_by(self, module: str, value: str, owner: str = "") -> Id | None:
+        """The class of the program whose instance the value is."""
         if not value.startswith("C:"):
             return None
         target = self.resolve(module, value[2:].partition("#")[0], owner)
         if target.kind == "class" and not target.steps:
             return target.id
         if target.kind == "func":
-            result = self._result(target)
+            result = self._resolve_result(target)
             if result.kind == "inst" and not result.steps:
                 return result.id
         return None
 
     @cached_property
     def _set_later(self) -> dict[Id, Id]:
-        """Variables that get an instance from a function: ``global x; x = Agent()``."""
+        """Variables that a function sets to an instance: ``global x; x = Agent()``."""
         found: dict[Id, Id] = {}
         for module, function in self.functions():
             for write in function.writes:
@@ -319,7 +319,7 @@ class Program:
 
 
 def _place_of(module: Module) -> str:
-    """The module's path below the directory it is imported from: what is above says nothing about it."""
+    """The path below the import root. Directories above it say nothing about the module."""
     return module.name.replace(".", "/") + ("/__init__.py" if module.is_package else ".py")
 
 

@@ -1,4 +1,4 @@
-"""Who reads an object that outlives requests, among all that requests can reach."""
+"""The reads of shared objects, in functions that requests can reach."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from functools import cached_property
 from agentapp.audit.facts import Function, Module, Read
 from agentapp.audit.judge.program import Program
 from agentapp.audit.judge.reach import Reach
-from agentapp.audit.judge.state import Key
 from agentapp.audit.judge.targets import Target
 from agentapp.audit.judge.variables import key_of
+from agentapp.audit.judge.violations import Key
 
 ReadBy = tuple[Module, Function, Read]
 
@@ -19,7 +19,7 @@ class Reads:
     def __init__(self, program: Program, reach: Reach) -> None:
         self._program, self._reach = program, reach
 
-    def of(self, key: Key) -> list[ReadBy]:
+    def reads_of(self, key: Key) -> list[ReadBy]:
         kind, module, name, *rest = key
         if kind not in ("attr", "class"):
             return self._by_key.get(key, [])

@@ -1,4 +1,4 @@
-"""Which classes have an instance that outlives requests, and where it is kept."""
+"""The classes that have an instance which outlives requests, and where that instance is kept."""
 
 from __future__ import annotations
 
@@ -9,33 +9,33 @@ from agentapp.audit.judge.makers import Makers
 from agentapp.audit.judge.program import Program
 from agentapp.audit.judge.reach import Reach
 from agentapp.audit.judge.targets import Id, Target
-from agentapp.audit.known import ENUMS, INITS, SERVING
+from agentapp.audit.known_names import CONSTRUCTION_METHODS, ENUM_BASES, SERVING_METHODS
 
-Kept = tuple[Id, str]  # a class, and where its instance is, as people would say it
+Kept = tuple[Id, str]  # a class, and the place of its instance, as it is named in messages
 
 
 class Sharing:
     def __init__(self, program: Program, reach: Reach, makers: Makers) -> None:
         self._program, self._reach, self._makers = program, reach, makers
         self._homes: dict[Id, str] = {}
-        self.singletons: set[Id] = set()  # who makes one, gets the one there is
-        self._find()
+        self.singletons: set[Id] = set()  # classes that return the same instance each time
+        self._find_all()
 
-    def home(self, id: Id) -> str | None:
-        """Where an instance of the class, or of one made from it, is kept."""
+    def find_home(self, id: Id) -> str | None:
+        """The place where an instance of the class or of a subclass is kept."""
         for other in (id, *self._program.classes.subclasses.get(id, ())):
             if other in self._homes:
                 return self._homes[other]
         return None
 
-    def _find(self) -> None:
+    def _find_all(self) -> None:
         left: list[Kept] = []
         for module in self._program.modules.values():
             if not self._program.is_not_served(module):
                 left += self._kept_by_module(module)
                 for function in module.functions.values():
                     left += self._kept_by_function(module, function)
-                    left += self._given_away(module, function)
+                    left += self._kept_after_start(module, function)
         while left:
             id, home = left.pop()
             if id not in self._homes and not self._makers.is_per_thread(id):
@@ -43,7 +43,7 @@ class Sharing:
                 left += self._kept_by_instance(id, home)
 
     def _kept_by_module(self, module: Module) -> Iterator[Kept]:
-        made_by = self._program.made
+        made_by = self._program.class_made_by
         for name, (value, line) in module.names.items():
             if (made := made_by(module.name, value)) is not None:
                 yield made, f"`{name}` ({module.path}:{line})"
@@ -59,26 +59,26 @@ class Sharing:
         classes = self._program.classes
         for at in classes.bases(id):
             for name in classes[at].methods:
-                if name in INITS:
+                if name in CONSTRUCTION_METHODS:
                     module = self._program.modules[at[0]]
                     for inner, _ in self._instances_in(module, module.functions[f"{at[1]}.{name}"]):
                         yield inner, f"{home}, which makes it"
             for name, value in classes.own_values.get(at, {}).items():
-                if (made := self._program.made(at[0], value, at[1])) is not None:
+                if (made := self._program.class_made_by(at[0], value, at[1])) is not None:
                     yield made, f"{home}, in its `{name}`"
 
     def _kept_by_function(self, module: Module, function: Function) -> Iterator[Kept]:
         program = self._program
         where = f"{module.path}:{function.line}"
         for name, value in function.defaults.items():
-            if (made := program.made(module.name, value)) is not None:
+            if (made := program.class_made_by(module.name, value)) is not None:
                 yield made, f"the default of `{name}` ({where})"
         for write in function.writes:
-            kept = program.made(module.name, write.value, function.owner)
+            kept = program.class_made_by(module.name, write.value, function.owner)
             if write.value == "P:s" and function.owner in module.classes:
                 kept = module.name, function.owner
             if kept is not None and self._outlives(module, function, write):
-                yield kept, f"`{spoken(write.path)}` ({module.path}:{write.line})"
+                yield kept, f"`{as_source(write.path)}` ({module.path}:{write.line})"
         if not function.outer:
             yield from self._kept_by_decorators(module, function)
         if program.is_cached(module.name, function):
@@ -86,35 +86,35 @@ class Sharing:
                 target = program.resolve(module.name, path, function.owner)
                 if target.kind == "inst" and not target.steps:
                     yield target.id, f"what `{function.name}` caches ({where})"
-        if self._reach.is_made_once(module, function):
+        if self._reach.runs_only_at_start(module, function):
             for name, value in function.locals.items():
-                made = program.made(module.name, value)
+                made = program.class_made_by(module.name, value)
                 if made is not None and _is_captured(module, function, name):
                     yield made, f"`{name}` of `{function.name}` ({where})"
 
     def _kept_by_decorators(self, module: Module, function: Function) -> Iterator[Kept]:
-        """An object of a class that is used as a decorator stands for the function, for ever."""
+        """An instance of a decorator class replaces the function, so it lives as long as the module."""
         for path in function.decorators:
             target = self._program.resolve(module.name, path)
             if target.kind in ("class", "inst") and not target.steps:
                 yield target.id, f"the decorator of `{function.name}` ({module.path}:{function.line})"
 
     def _outlives(self, module: Module, function: Function, write: Write) -> bool:
-        """Whether what is written to is there after the request."""
+        """Whether the object that is written to outlives the request."""
         target = self._program.resolve(module.name, write.path, function.owner)
         is_lasting = target.kind in ("var", "class", "module") and (write.how == "rebind" or target.steps)
-        return bool(is_lasting) or self._makers.is_app(target) or _names_app(write.path, target)
+        return bool(is_lasting) or self._makers.is_app(target) or _mentions_app(write.path, target)
 
-    def _given_away(self, module: Module, function: Function) -> Iterator[Kept]:
-        """Instances that are made before anything is served, and handed to somebody or put into something."""
+    def _kept_after_start(self, module: Module, function: Function) -> Iterator[Kept]:
+        """Instances that are made before requests are served, and are passed on or stored."""
         id = (module.name, function.name)
         if id in self._reach.reached or not self._reach.runs_before_serving(id):
             return
         for made, path in self._instances_in(module, function):
-            yield made, f"`{spoken(path)}` ({module.path}:{function.line})"
+            yield made, f"`{as_source(path)}` ({module.path}:{function.line})"
 
     def _instances_in(self, module: Module, function: Function) -> Iterator[tuple[Id, str]]:
-        """Those that a function makes and passes on or keeps."""
+        """The instances that a function makes and passes on or stores."""
         for path in function.mentions:
             if path.endswith("()"):
                 target = self._program.resolve(module.name, path, function.owner)
@@ -127,7 +127,7 @@ class Sharing:
         outside = self._program.classes.outside_bases((module.name, class_.name))
         return (
             self._is_served_by_one((module.name, class_.name))
-            or any(map(ENUMS.search, outside))
+            or any(map(ENUM_BASES.search, outside))
             or any(
                 "ingleton" in path for path in (*class_.decorators, *class_.keywords.values(), *class_.bases)
             )
@@ -139,7 +139,7 @@ class Sharing:
         )
 
     def _is_served_by_one(self, id: Id) -> bool:
-        """Middleware, and views that are told so, are made once by the framework."""
+        """Middleware, and views with ``init_every_request = False``, are made once by the framework."""
         classes = self._program.classes
         facts = classes[id]
         if facts.attributes.get("init_every_request", ("",))[0] == "K0":
@@ -150,7 +150,7 @@ class Sharing:
         is_one = facts.name.endswith("Middleware") or any(
             "Middleware" in name for name in classes.outside_bases(id)
         )
-        return is_one and any(classes.method(id, name) for name in SERVING)
+        return is_one and any(classes.method(id, name) for name in SERVING_METHODS)
 
     def _is_kept_by_metaclass(self, module: Module, class_: Class) -> bool:
         meta = class_.keywords.get("metaclass")
@@ -168,7 +168,7 @@ class Sharing:
 
 
 def _keeps_its_instance(module: Module, class_: Class) -> bool:
-    """``cls._instance = cls()`` in any of its methods, or one ``__dict__`` for all."""
+    """Whether a method sets ``cls._instance = cls()``, or all instances share one ``__dict__``."""
     name = class_.name
     makers = ("C:s|.__new__", "C:c|.__new__", "C:c", f"C:g:{name}", "C:g:object|.__new__")
     for method in class_.methods:
@@ -193,12 +193,12 @@ def _is_captured(module: Module, function: Function, name: str) -> bool:
     )
 
 
-def _names_app(path: str, target: Target) -> bool:
+def _mentions_app(path: str, target: Target) -> bool:
     return "current_app" in target.name or "|.app|" in path or path.startswith(("p:app|", "f:create_app:app"))
 
 
-def spoken(path: str) -> str:
-    """A path as it would be written."""
+def as_source(path: str) -> str:
+    """A path as it would be written in source code."""
     root, *steps = path.split(STEP)
     kind, _, name = root.partition(":")
     text = {"s": "self", "c": "cls"}.get(kind, name.rpartition(":")[2].rpartition("/")[2])

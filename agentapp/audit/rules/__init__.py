@@ -1,4 +1,4 @@
-"""The rules: what each finds, why that is a hazard, and what to do instead."""
+"""All rules, by code."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["RULES", "Rule", "Severity"]
 
 
 def _by_code(*rules: Rule) -> Mapping[str, Rule]:
-    """Their examples are indented where they are written, so that a rule can be read at once."""
+    """Index the rules. Their examples are indented in the source, so they are dedented here."""
     plain = (replace(rule, bad=_plain(rule.bad), good=_plain(rule.good)) for rule in rules)
     return MappingProxyType({rule.code: rule for rule in plain})
 

@@ -1,4 +1,4 @@
-"""ISO090 to ISO099: what the audit says about itself: suppressions, and files that it cannot read."""
+"""ISO090 to ISO099: suppressions, and files that cannot be read."""
 
 from __future__ import annotations
 

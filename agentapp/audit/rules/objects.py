@@ -1,4 +1,4 @@
-"""ISO001 to ISO009: what a module, a class or a function keeps, and all requests share."""
+"""ISO001 to ISO009: objects that modules, classes or functions keep and all requests share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is said about a kind of finding."""
+"""A rule: what it finds, why that is a hazard, and what to do instead."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ISO010 to ISO016: what is around a request: context, thread, application, process, locks and clients."""
+"""ISO010 to ISO016: the surroundings of a request: context, thread, application, process, locks, clients."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""A detector of shared state that changes, at run time: which request did it, and whose data was left there.
+"""The run-time leak detector: finds shared objects that requests change, or in which they leave their data.
 
-Nothing is on unless you use it. `LeakMiddleware` wraps a WSGI app, `Watch` compares by hand, `canary` gives
-tests a mark to send, and the pytest plugin `agentapp.audit.runtime.pytest_plugin` has a fixture. What it
-costs is in ``docs/auditor-runtime.md``.
+It is off unless you use it. `LeakMiddleware` wraps a WSGI app, `Watch` compares snapshots, `canary` returns a
+mark for tests to send, and the pytest plugin `agentapp.audit.runtime.pytest_plugin` has a fixture. See
+``docs/auditor-runtime.md``, also for what it costs.
 """
 
 from agentapp.audit.runtime.changes import Caller, Change

@@ -1,4 +1,4 @@
-"""What is reported: a change of something shared, and the requests that may have made it."""
+"""The report of one change, and the requests that may have made it."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ Kind = Literal["grew", "shrank", "changed", "rebound", "new", "gone", "canary"]
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """A request that was under way."""
+    """A request that was in progress at the time of a change."""
 
     method: str
     path: str
-    endpoint: str  # as Flask calls it; empty if it is not known
+    endpoint: str  # Flask's endpoint; empty if it is not known
     thread: str
 
     def __str__(self) -> str:
@@ -24,7 +24,7 @@ class Caller:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Something shared is not what it was. ``requests`` are all those that may have done it."""
+    """A shared object has changed. ``requests`` are all those that may have changed it."""
 
     where: str
     kind: Kind
@@ -32,7 +32,7 @@ class Change:
     after: str
     requests: tuple[Caller, ...] = ()
     thread: str = ""
-    by: tuple[str, ...] = ()  # functions and lines, if they were traced
+    by: tuple[str, ...] = ()  # functions and lines, with ``trace``
 
     @property
     def method(self) -> str:

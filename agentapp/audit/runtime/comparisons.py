@@ -13,21 +13,22 @@ from agentapp.audit.runtime.watch import Snapshot, Watch
 
 
 class Comparisons:
-    """The books of requests that are under way. The lock is held for them alone, never while the app works.
+    """The requests in progress, and the last snapshot.
 
-    ``warn`` hears of every snapshot whether it is complete.
+    The lock guards these, and is never held while the app works. ``warn`` is called after each snapshot with
+    whether it is complete.
     """
 
     def __init__(self, watch: Watch, warn: Callable[[bool], None], *, trace: bool, warmup: int) -> None:
         self._watch, self._warn, self._trace, self._warmup = watch, warn, trace, warmup
-        # Re-entrant: the collector may close a forgotten response in the middle of a comparison.
+        # Re-entrant, because the garbage collector may close a response during a comparison.
         self._lock = threading.RLock()
         self._visits: dict[int, Visit] = {}
         self._snapshot: Snapshot | None = None
 
     def begin(self, visit: Visit) -> list[Change]:
         with self._lock:
-            changes = self._compared()
+            changes = self._compare()
             self._visits[id(visit)] = visit
             self._snapshot = self._watch.snapshot()
             self._warn(self._snapshot.complete)
@@ -36,7 +37,7 @@ class Comparisons:
             return changes
 
     def resume(self, visit: Visit) -> list[Change]:
-        """Its response was read to the end, others came and it was forgotten; now it is closed after all."""
+        """Begin again, if the request was removed before its response was closed."""
         with self._lock:
             return self.begin(visit) if id(visit) not in self._visits else []
 
@@ -44,19 +45,19 @@ class Comparisons:
         visit.over = True
         with self._lock:
             self._visits.setdefault(id(visit), visit)
-            changes = self._compared()
+            changes = self._compare()
             self._visits.pop(id(visit), None)
             self._snapshot = self._watch.snapshot() if self._visits else None
             return changes
 
     def settle(self) -> list[Change]:
         with self._lock:
-            changes = self._compared()
+            changes = self._compare()
             self._snapshot = self._watch.snapshot() if self._visits else None
             return changes
 
-    def _compared(self) -> list[Change]:
-        """What changed since the last time; those that are over are named once more, and forgotten."""
+    def _compare(self) -> list[Change]:
+        """The changes since the last comparison. Finished requests are removed after it."""
         if self._snapshot is None:
             return []
         visits = list(self._visits.values())

@@ -1,4 +1,4 @@
-"""Looking into what a program defines: classes, functions, cached functions and context variables."""
+"""Inspectors for classes, functions, cached functions and context variables."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any
 
 from agentapp.audit.runtime import objects
 from agentapp.audit.runtime.nodes import Node
-from agentapp.audit.runtime.shapes import BOOKS_OF_A_CLASS, CACHE, CLASS, FUNCTION
+from agentapp.audit.runtime.shapes import CACHE, CLASS, CLASS_INTERNALS, FUNCTION
 from agentapp.audit.runtime.states import read_dict
 from agentapp.audit.runtime.walk import Walk
 
 
-def look_into_class(walk: Walk, node: Node) -> None:
+def inspect_class(walk: Walk, node: Node) -> None:
     cls: type = node.obj
     module = objects.class_module(cls)
     if not walk.bounds.owns(module):
@@ -22,21 +22,21 @@ def look_into_class(walk: Walk, node: Node) -> None:
     node.rename(f"{module}.{objects.class_name(cls)}")
     if not walk.note(node, CLASS):
         return
-    books = BOOKS_OF_A_CLASS if issubclass(type(cls), enum.EnumMeta) else frozenset()
+    internals = CLASS_INTERNALS if issubclass(type(cls), enum.EnumMeta) else frozenset()
     functions = (FunctionType, classmethod, staticmethod)
 
     def wanted(name: str, value: Any) -> bool:
-        return issubclass(type(value), functions) if objects.is_dunder(name) else name not in books
+        return issubclass(type(value), functions) if objects.is_dunder(name) else name not in internals
 
     walk.expand_names(node, wanted)
     walk.expand(node, objects.mro(cls)[1:], lambda _: "")
 
 
-def look_into_function(walk: Walk, node: Node) -> None:
+def inspect_function(walk: Walk, node: Node) -> None:
     function: FunctionType = node.obj
     module = objects.function_module(function)
     if not walk.bounds.owns(module):
-        _look_into_wrapper(walk, node)
+        _inspect_wrapper(walk, node)
         return
     node.rename(f"{module}.{str.__str__(function.__qualname__)}")
     if not walk.note(node, FUNCTION):
@@ -52,15 +52,15 @@ def look_into_function(walk: Walk, node: Node) -> None:
         walk.expand(node, values, lambda at: f"({keywords[at]}=...)")
 
 
-def _look_into_wrapper(walk: Walk, node: Node) -> None:
-    """One that a library made: what it wraps may be ours, and what it remembers is shared too."""
+def _inspect_wrapper(walk: Walk, node: Node) -> None:
+    """A wrapper made by a library: its variables may hold functions of the watched packages."""
     if node.hops <= walk.most_hops:
         inside = [objects.cell_contents(cell) for cell in node.obj.__closure__ or ()]
         names = node.obj.__code__.co_freevars
         walk.expand(node, inside, lambda at: f":{names[at]}", node.hops + 1)
 
 
-def look_into_cache(walk: Walk, node: Node) -> None:
+def inspect_cache(walk: Walk, node: Node) -> None:
     if _is_of_a_library(walk, node.obj):
         return
     walk.note(node, CACHE)
@@ -72,15 +72,15 @@ def look_into_cache(walk: Walk, node: Node) -> None:
 
 
 def _is_of_a_library(walk: Walk, cache: Any) -> bool:
-    """Imported from there, as ``urllib.parse.urlsplit`` is; and not made here of a library's function."""
+    """Whether the cached function itself belongs to a library, as ``urllib.parse.urlsplit`` does."""
     wrapped: Any = dict.get(cache.__dict__, "__wrapped__")
     if not issubclass(type(wrapped), FunctionType) or walk.bounds.owns(objects.function_module(wrapped)):
         return False
     return "." in wrapped.__qualname__ or wrapped.__globals__.get(wrapped.__name__) is cache
 
 
-def look_into_variable(walk: Walk, node: Node) -> None:
-    """What it is set to belongs to one context; its default is everybody's."""
+def inspect_context_variable(walk: Walk, node: Node) -> None:
+    """The value of a context variable belongs to one context, but its default is shared."""
     try:
         default = contextvars.Context().run(node.obj.get)
     except LookupError:

@@ -1,4 +1,4 @@
-"""Marks: texts that only one request was given, so that finding one later proves whose data it is."""
+"""Marks: each request gets a unique text. Finding it later proves that the request's data is still there."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ HEADER = "X-Agentapp-Canary"
 ARGUMENT = "agentapp_canary"
 ENTRY = "agentapp.canary"
 
-_BEGINS = "agentappcanary"
-_BEGINS_IN_BYTES = _BEGINS.encode()
-_MARK = re.compile(_BEGINS + r"[0-9a-f]{24}")
+_PREFIX = "agentappcanary"
+_PREFIX_BYTES = _PREFIX.encode()
+_MARK = re.compile(_PREFIX + r"[0-9a-f]{24}")
 
 current: ContextVar[str | None] = ContextVar("agentapp_canary_current", default=None)
 _next: ContextVar[str | None] = ContextVar("agentapp_canary_next", default=None)
 
 
 def canary() -> str:
-    """The mark of the request that is under way; in a test, before a request, that of the next one.
+    """The mark of the current request or, outside of one, of the next request from this thread.
 
-    A test client that runs the app in this thread needs nothing else. For a server elsewhere, send the mark
-    in the header `HEADER` too, so that it is known whose it is.
+    This is enough for a test client that runs the app in this thread. For a server in another process, also
+    send the mark in the header `HEADER`, so that the server can attribute it.
     """
     mark = current.get() or _next.get()
     if mark is None:
@@ -37,7 +37,7 @@ def canary() -> str:
 
 
 def plant(environ: WSGIEnvironment) -> str:
-    """Put a mark where a request's data comes from. One that came with the request is kept."""
+    """Put a mark into the header, the query and the environ. A mark sent with the request is kept."""
     header = "HTTP_" + HEADER.upper().replace("-", "_")
     sent = environ.get(header)
     mark = sent if type(sent) is str and _MARK.fullmatch(sent) else _next.get() or _new()
@@ -48,16 +48,16 @@ def plant(environ: WSGIEnvironment) -> str:
     return mark
 
 
-def found_in(items: Sequence[Any]) -> list[tuple[int, str]]:
-    """The marks in all those that are texts or bytes, each with the position of the item that it is in."""
+def marks_in(items: Sequence[Any]) -> list[tuple[int, str]]:
+    """The marks in all items that are texts or bytes, each with the position of the item."""
     found: list[tuple[int, str]] = []
     for position, item in enumerate(items):
         cls = type(item)
         if cls is str or issubclass(cls, str):
-            if not str.__contains__(item, _BEGINS):
+            if not str.__contains__(item, _PREFIX):
                 continue
             text = item
-        elif issubclass(cls, bytes) and bytes.__contains__(item, _BEGINS_IN_BYTES):
+        elif issubclass(cls, bytes) and bytes.__contains__(item, _PREFIX_BYTES):
             text = bytes.decode(item, "latin-1")
         else:
             continue
@@ -66,4 +66,4 @@ def found_in(items: Sequence[Any]) -> list[tuple[int, str]]:
 
 
 def _new() -> str:
-    return _BEGINS + secrets.token_hex(12)
+    return _PREFIX + secrets.token_hex(12)

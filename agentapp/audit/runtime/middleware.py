@@ -1,4 +1,4 @@
-"""The detector as a WSGI middleware: which request changed something shared, or left its data there."""
+"""The detector as a WSGI middleware."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from agentapp.audit.runtime.changes import Change
 from agentapp.audit.runtime.comparisons import Comparisons
 from agentapp.audit.runtime.objects import is_proxy
 from agentapp.audit.runtime.searches import Searches
-from agentapp.audit.runtime.states import instance_reader, named
+from agentapp.audit.runtime.states import as_dict, instance_reader
 from agentapp.audit.runtime.visits import Visit
 from agentapp.audit.runtime.watch import Watch
 
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_WRAPPED = ("app", "wsgi_app", "application")  # what middlewares call the app inside them
+_WRAPPED = ("app", "wsgi_app", "application")  # the attributes in which middleware keeps the app
 
 
-class Books(Protocol):
-    """Those of one mode: who is under way, and what is found when somebody comes or goes."""
+class Mode(Protocol):
+    """What a mode does when a request begins or ends. Each method returns the changes it found."""
 
     def begin(self, visit: Visit) -> list[Change]: ...
     def resume(self, visit: Visit) -> list[Change]: ...
@@ -37,12 +37,12 @@ class LeakMiddleware:
     """Wraps a WSGI app, and calls ``report`` with each `Change`.
 
     In the mode ``changes``, shared objects are compared before and after every request. If requests overlap,
-    all those are named that were under way between two comparisons. In the mode ``canary``, every request
-    is given a mark, and when it is over the mark is looked for in shared objects.
+    a change names all requests that were in progress between two comparisons. In the mode ``canary``, every
+    request gets a mark, and shared objects are searched for the mark when the request has ended.
 
-    A request is over when the server closes its response. Nothing is locked while the app works; but in the
-    mode ``changes`` requests that begin or end at the same moment wait for each other's comparison. A
-    ``report`` that raises is logged, and changes nothing for the request.
+    A request ends when the server closes its response. No lock is held while the app works, but in the mode
+    ``changes`` requests that begin or end at the same moment wait for each other's comparison. If ``report``
+    raises, the error is logged and the request goes on.
     """
 
     def __init__(
@@ -69,11 +69,11 @@ class LeakMiddleware:
             watch, exclude=watch.exclude + tuple(exclude), roots=watch.roots + tuple(_roots(app))
         )
         self._warned = False
-        self._books: Books
+        self._mode: Mode
         if mode == "canary":
-            self._books = Searches(self._watch, self._warn)
+            self._mode = Searches(self._watch, self._warn)
         else:
-            self._books = Comparisons(self._watch, self._warn, trace=trace, warmup=warmup)
+            self._mode = Comparisons(self._watch, self._warn, trace=trace, warmup=warmup)
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         visit = Visit(environ)
@@ -82,18 +82,18 @@ class LeakMiddleware:
             visit.note_endpoint()
             return start_response(*args, **kwargs)
 
-        self._guarded(self._books.begin, visit)
+        self._run_guarded(self._mode.begin, visit)
         try:
             with visit.working():
                 body = self._app(environ, start)
         except BaseException:
-            self._guarded(self._books.end, visit)
+            self._run_guarded(self._mode.end, visit)
             raise
         return _Body(self, visit, body)
 
     def settle(self) -> None:
-        """Compare now, for a test whose client closes no responses: what was read to its end is over."""
-        self._guarded(self._books.settle)
+        """Compare now, for test clients that do not close responses. Fully read ones count as ended."""
+        self._run_guarded(self._mode.settle)
 
     def _warn(self, is_complete: bool) -> None:
         if self._warned:
@@ -105,8 +105,8 @@ class LeakMiddleware:
         if missing:
             log.warning("the leak detector finds no loaded module of %s", ", ".join(missing))
 
-    def _guarded(self, step: Callable[..., list[Change]], *args: Any) -> None:
-        """Whatever is wrong with the detector or with who hears of it, the request goes on."""
+    def _run_guarded(self, step: Callable[..., list[Change]], *args: Any) -> None:
+        """Run a step and report its changes. An error in either is logged, and the request goes on."""
         try:
             changes = step(*args)
         except Exception:
@@ -120,7 +120,7 @@ class LeakMiddleware:
 
 
 class _Body(Iterator[bytes]):
-    """The response as the app gave it. The request is over when it is closed, whoever closes it and when."""
+    """The body of the response. The request ends when it is closed."""
 
     def __init__(self, middleware: LeakMiddleware, visit: Visit, body: Iterable[bytes]) -> None:
         self._middleware, self._visit, self._body = middleware, visit, body
@@ -143,21 +143,21 @@ class _Body(Iterator[bytes]):
         self._closed = True
         close = getattr(self._body, "close", None)
         if self._visit.is_read:
-            self._middleware._guarded(self._middleware._books.resume, self._visit)
+            self._middleware._run_guarded(self._middleware._mode.resume, self._visit)
         try:
             if close is not None:
                 with self._visit.working():
                     close()
         finally:
-            self._middleware._guarded(self._middleware._books.end, self._visit)
+            self._middleware._run_guarded(self._middleware._mode.end, self._visit)
 
     def __del__(self) -> None:
-        # A server that forgets to close leaves the request to be dropped at the next comparison.
+        # If the server never closes the body, the request is removed at the next comparison.
         self._visit.over = True
 
 
 def _roots(app: Any) -> Iterator[tuple[str, object]]:
-    """The app, and what it is wrapped in: an app that a factory made is in no module."""
+    """The app and the apps inside it. An app from a factory is in no module, so it must be a root."""
     met: set[int] = set()
     while app is not None and id(app) not in met and len(met) < 8:
         met.add(id(app))
@@ -165,7 +165,7 @@ def _roots(app: Any) -> Iterator[tuple[str, object]]:
         if type(app) is MethodType:
             inner = app.__self__
         elif (reader := instance_reader(type(app))) is not None and not is_proxy(type(app)):
-            attributes = named(reader(app, 1000))
+            attributes = as_dict(reader(app, 1000))
             inner = next((attributes[name] for name in _WRAPPED if name in attributes), None)
         yield "app", app
         app = inner

@@ -1,9 +1,8 @@
-"""Asking any object what it is without running a line of its code.
+"""Reads any object without running its code.
 
-Nothing here, nor in the modules that use it, asks an object for an attribute, a length, an iterator, its
-class, its hash or whether it equals another: each of those may be somebody's method, and may raise, load a
-module, open a connection or look up the request of somebody else. Instead the slots of the interpreter's own
-types are read.
+Attribute access, length, iteration, ``__class__``, hash and equality may all be overridden: such a method may
+raise, load a module, open a connection or read another request. So this module, and those that use it, read
+only the slots of the interpreter's own types.
 """
 
 from __future__ import annotations
@@ -14,9 +13,9 @@ from itertools import islice
 from types import EllipsisType, FunctionType, ModuleType, NoneType, NotImplementedType
 from typing import Any
 
-MISSING = object()  # where a name was not bound
+MISSING = object()  # stands for the value of a name that is not bound
 
-# Types are known by their ids: a metaclass may have an opinion on how its classes are hashed or compared.
+# Types are compared by id, because a metaclass may override hash and equality of its classes.
 ATOMS = frozenset(
     map(
         id,
@@ -32,7 +31,7 @@ _exception_args: Any = BaseException.__dict__["args"]
 
 
 def class_dict(cls: type) -> Any:
-    """The namespace of a class, whatever its metaclass says."""
+    """The namespace of a class, read without its metaclass."""
     return _class_dict.__get__(cls)
 
 
@@ -42,7 +41,7 @@ def mro(cls: type) -> tuple[type, ...]:
 
 
 def module_dict(module: ModuleType) -> dict[str, Any]:
-    """The namespace of a module. A lazy one is not loaded by this."""
+    """The namespace of a module. This does not load a lazy module."""
     return _module_dict.__get__(module) or {}
 
 
@@ -57,23 +56,23 @@ def class_module(cls: type) -> str:
 
 
 def class_name(cls: type) -> str:
-    """Without the module."""
+    """The qualified name, without the module."""
     return str.__str__(_class_qualname.__get__(cls))
 
 
 def function_module(function: FunctionType) -> str:
-    """Where its code was written: ``__module__`` may have been copied from what it wraps."""
+    """The module that defines the code. ``__module__`` may be copied from a wrapped function."""
     found = dict.get(function.__globals__, "__name__")
     return found if type(found) is str else ""
 
 
 def is_proxy(cls: type) -> bool:
-    """Whether its instances pretend to be of another class, as a `LocalProxy` or a mock does."""
+    """Whether its instances override ``__class__``, as a `LocalProxy` or a mock does."""
     return any("__class__" in class_dict(base) for base in mro(cls) if base is not object)
 
 
 def inherits(cls: type, bases: tuple[type, ...]) -> bool:
-    """Really, and not because a ``__subclasscheck__`` says so."""
+    """Like ``issubclass``, but ignores ``__subclasscheck__``."""
     return any(each is base for each in mro(cls) for base in bases)
 
 
@@ -89,12 +88,12 @@ def cell_contents(cell: Any) -> Any:
 
 
 def referents(obj: Any, limit: int) -> list[Any]:
-    """What an object of the interpreter's own types refers to, except for classes."""
+    """The objects that an object of a builtin type refers to, except for classes."""
     return [each for each in islice(gc.get_referents(obj), limit) if not issubclass(type(each), type)]
 
 
 def length(value: Any) -> int | None:
-    """Of one of the interpreter's containers."""
+    """The length of a builtin container; ``None`` for other objects."""
     cls = type(value)
     for base in (list, dict, set, frozenset, deque, bytearray):
         if issubclass(cls, base):

@@ -1,6 +1,6 @@
-"""For pytest: ``pytest_plugins = ["agentapp.audit.runtime.pytest_plugin"]``, and the fixture ``leak_watch``.
+"""The pytest plugin with the fixture ``leak_watch``. No other module of the detector imports pytest.
 
-The only module of the detector that imports pytest.
+To use it, write ``pytest_plugins = ["agentapp.audit.runtime.pytest_plugin"]`` in a conftest.py.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from agentapp.audit.runtime.watch import Snapshot, Watch
 
 
 class Guard:
-    """What `leak_watch` gives: the changes so far, for a test that wants to look at them itself."""
+    """The result of `leak_watch`, with the changes so far."""
 
     def __init__(self, watch: Watch) -> None:
         self._watch = watch
@@ -26,8 +26,9 @@ class Guard:
 
 @pytest.fixture
 def leak_watch() -> Iterator[Callable[..., Guard]]:
-    """Call it with the names of packages. The test fails if something shared of theirs has changed when it
-    ends, except for what ``allow`` names.
+    """A function to call with names of packages.
+
+    The test fails if a shared object of these packages has changed at its end, unless ``allow`` names it.
     """
     guards: list[Guard] = []
 

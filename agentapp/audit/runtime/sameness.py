@@ -1,4 +1,4 @@
-"""Whether something is still the same: one object, or plain values such as texts that are equal."""
+"""Comparisons without calling methods: by identity, or by equality of plain values such as texts."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from agentapp.audit.runtime.objects import ATOMS, length
 from agentapp.audit.runtime.states import State
 
 
-def unchanged(before: State, now: State) -> bool:
-    """Quickly, and only by identity: ``False`` may still turn out to be no change."""
+def is_unchanged(before: State, now: State) -> bool:
+    """A quick comparison by identity. ``False`` may still mean equal values."""
     return before[0] == now[0] and len(before[1]) == len(now[1]) and all(map(is_, before[1], now[1]))
 
 
-def alike(one: Any, other: Any, depth: int = 3) -> bool:
-    """One object, or plain values that are equal."""
+def is_alike(one: Any, other: Any, depth: int = 3) -> bool:
+    """Whether both are the same object, or equal plain values."""
     if one is other:
         return True
     kind = type(one)
@@ -28,7 +28,7 @@ def alike(one: Any, other: Any, depth: int = 3) -> bool:
         return (
             depth > 0
             and len(one) == len(other)
-            and all(alike(a, b, depth - 1) for a, b in zip(one, other, strict=True))
+            and all(is_alike(a, b, depth - 1) for a, b in zip(one, other, strict=True))
         )
     if kind is MethodType:
         return one.__self__ is other.__self__ and one.__func__ is other.__func__
@@ -37,12 +37,12 @@ def alike(one: Any, other: Any, depth: int = 3) -> bool:
     return False
 
 
-def same_items(before: tuple[Any, ...], now: tuple[Any, ...]) -> bool:
-    return len(before) == len(now) and all(map(alike, before, now))
+def are_same_items(before: tuple[Any, ...], now: tuple[Any, ...]) -> bool:
+    return len(before) == len(now) and all(map(is_alike, before, now))
 
 
-def same_members(before: tuple[Any, ...], now: tuple[Any, ...]) -> bool:
-    """As sets: their order means nothing, and changes when they are rebuilt."""
+def are_same_members(before: tuple[Any, ...], now: tuple[Any, ...]) -> bool:
+    """Compare as sets, whose order changes when they are rebuilt."""
     if len(before) != len(now):
         return False
     ids = set(map(id, before))
@@ -53,19 +53,19 @@ def same_members(before: tuple[Any, ...], now: tuple[Any, ...]) -> bool:
     return all(id(type(each)) in ATOMS and each in known for each in fresh)
 
 
-def is_hollow(value: Any, depth: int = 3) -> bool:
-    """Whether there is nothing in it, but for other hollow things."""
+def is_empty_inside(value: Any, depth: int = 3) -> bool:
+    """Whether it is an empty container, or a dict of only such containers."""
     if issubclass(type(value), dict):
-        return depth > 0 and all(is_hollow(each, depth - 1) for each in dict.values(value))
+        return depth > 0 and all(is_empty_inside(each, depth - 1) for each in dict.values(value))
     return length(value) == 0
 
 
-def filled_by_reading(before: State, now: State) -> bool:
-    """Whether all that is new in a mapping is hollow, as it is when a defaultdict was only asked."""
+def is_filled_by_reading(before: State, now: State) -> bool:
+    """Whether a mapping only got empty values, as a defaultdict does when missing keys are read."""
     half, old = len(now[1]) // 2, len(before[1]) // 2
     return (
         half == now[0]
         and half > old
-        and same_items(before[1], now[1][:old] + now[1][half : half + old])
-        and all(is_hollow(each) for each in now[1][half + old :])
+        and are_same_items(before[1], now[1][:old] + now[1][half : half + old])
+        and all(is_empty_inside(each) for each in now[1][half + old :])
     )

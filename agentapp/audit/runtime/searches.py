@@ -1,4 +1,4 @@
-"""The mode ``canary``: every request is given a mark, and is looked for when it is over."""
+"""The mode ``canary``: each request gets a mark, and shared objects are searched for it at the end."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from agentapp.audit.runtime.changes import Caller, Change
 from agentapp.audit.runtime.visits import Visit
 from agentapp.audit.runtime.watch import Watch
 
-REMEMBERED = 64  # so many requests that are over are still looked for
-PLACES = 20  # so many places are reported for one mark
+MAX_FINISHED_REQUESTS = 64  # The marks of this many ended requests are still searched for.
+MAX_PLACES_PER_MARK = 20  # This many places are reported for one mark.
 
 
 class Searches:
-    """The books of requests that are under way, and of the last ones that are over. The lock is held for
-    them alone, never while the app works nor while it is searched.
+    """The requests in progress, and the last ones that have ended.
 
-    ``warn`` hears of every search whether it was complete.
+    The lock guards these, and is never held while the app works or while objects are searched. ``warn`` is
+    called after each search with whether it was complete.
     """
 
     def __init__(self, watch: Watch, warn: Callable[[bool], None]) -> None:
         self._watch, self._warn = watch, warn
-        # Re-entrant: the collector may close a forgotten response while the books are open.
+        # Re-entrant, because the garbage collector may close a response while the lock is held.
         self._lock = threading.RLock()
         self._visits: dict[int, Visit] = {}
-        self._past: deque[tuple[str, Caller]] = deque(maxlen=REMEMBERED)
+        self._past: deque[tuple[str, Caller]] = deque(maxlen=MAX_FINISHED_REQUESTS)
 
     def begin(self, visit: Visit) -> list[Change]:
         visit.mark = marks.plant(visit.environ)
@@ -43,21 +43,21 @@ class Searches:
         visit.over = True
         with self._lock:
             self._retire(lambda visit: visit.over)
-        return self._searched()
+        return self._search()
 
     def settle(self) -> list[Change]:
         with self._lock:
             self._retire(lambda visit: visit.over or visit.is_read)
-        return self._searched()
+        return self._search()
 
     def _retire(self, is_over: Callable[[Visit], bool]) -> None:
         for visit in [visit for visit in self._visits.values() if is_over(visit)]:
             del self._visits[id(visit)]
             self._past.append((visit.mark, visit.caller()))
 
-    def _searched(self) -> list[Change]:
+    def _search(self) -> list[Change]:
         with self._lock:
-            past = list(self._past)  # those that end while it is searched may be seen at work
+            past = list(self._past)  # Without those that end during the search.
         places: dict[str, list[str]] = {}
         found_marks, is_complete = self._watch.find_marks()
         self._warn(is_complete)
@@ -70,5 +70,5 @@ class Searches:
         return [
             Change(where, "canary", "nothing", "the request's mark", (caller,), caller.thread)
             for mark, caller in found
-            for where in places[mark][:PLACES]
+            for where in places[mark][:MAX_PLACES_PER_MARK]
         ]

@@ -1,4 +1,4 @@
-"""Objects by their sort: how each is read, and which of its changes mean nothing."""
+"""The kinds of objects: how each is read, and which of its changes are ignored."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from agentapp.audit.runtime import states
 from agentapp.audit.runtime.objects import ATOMS, MISSING, class_dict, is_dunder, mro
 
 MAPPINGS = ("mapping", "asked")
-BOOKS_OF_A_CLASS = frozenset({"_abc_impl", "_value2member_map_", "_member_map_", "_unhashable_values_"})
+CLASS_INTERNALS = frozenset({"_abc_impl", "_value2member_map_", "_member_map_", "_unhashable_values_"})
 
 
 def _nothing_ignored(obj: Any, name: str, before: Any, after: Any) -> bool:
@@ -21,14 +21,14 @@ def _nothing_ignored(obj: Any, name: str, before: Any, after: Any) -> bool:
 
 
 def _ignored_in_module(obj: Any, name: str, before: Any, after: Any) -> bool:
-    """Importing something is no change of state, and neither is what the import system writes down."""
+    """Ignore imported modules, classes and functions, and the entries of the import system."""
     if is_dunder(name) or issubclass(type(after), ModuleType):
         return True
     return before is MISSING and issubclass(type(after), (type, FunctionType, BuiltinFunctionType))
 
 
 def _ignored_in_class(obj: Any, name: str, before: Any, after: Any) -> bool:
-    return is_dunder(name) or name in BOOKS_OF_A_CLASS
+    return is_dunder(name) or name in CLASS_INTERNALS
 
 
 def _ignored_in_function(obj: Any, name: str, before: Any, after: Any) -> bool:
@@ -36,7 +36,7 @@ def _ignored_in_function(obj: Any, name: str, before: Any, after: Any) -> bool:
 
 
 def _ignored_in_foreign(obj: Any, name: str, before: Any, after: Any) -> bool:
-    """What a library keeps for itself, and what its class computes when it is first asked for."""
+    """Ignore private attributes of a library's object, and cached properties."""
     if name.startswith("_"):
         return True
     return before is MISSING and any(name in class_dict(base) for base in mro(type(obj)))
@@ -48,7 +48,11 @@ def _ignored_in_foreign_container(obj: Any, name: str, before: Any, after: Any) 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """``ignores`` is asked of each name in a namespace: the object, the name, its value before and after."""
+    """A kind of object.
+
+    ``ignores`` is called for each changed name of a namespace, with the object, the name and its values
+    before and after.
+    """
 
     read: states.Reader
     sort: Literal["sequence", "mapping", "asked", "set", "cache", "names"]
@@ -63,7 +67,8 @@ CONTAINERS: tuple[tuple[type, Shape], ...] = (
     (bytearray, Shape(states.read_bytes, "sequence")),
     (array, Shape(states.read_array, "sequence")),
 )
-ASKED = Shape(states.read_dict, "asked")  # a library's defaultdict: it grows when it is only read
+# A defaultdict of a library grows when a missing key is read, which is not reported.
+LIBRARY_DEFAULTDICT = Shape(states.read_dict, "asked")
 CACHE = Shape(states.read_cache, "cache")
 MODULE = Shape(states.read_module, "names", _ignored_in_module)
 CLASS = Shape(states.read_class, "names", _ignored_in_class)

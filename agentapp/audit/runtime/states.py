@@ -1,4 +1,4 @@
-"""What an object holds, as a value that can be kept: one reader for each sort of object."""
+"""Readers: each reads what one kind of object holds, as a state that can be compared later."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 from agentapp.audit.runtime.objects import cell_contents, class_dict, is_dunder, module_dict, mro
 
-# How many, and which. For a mapping or a namespace the second half are the values.
+# The number of items, and the items. For a mapping or a namespace: all keys, then all values.
 State = tuple[int, tuple[Any, ...]]
 Reader = Callable[[Any, int], State]
 
@@ -22,19 +22,19 @@ _lru_info: Any = vars(functools._lru_cache_wrapper)["cache_info"]
 
 
 def halves(items: tuple[Any, ...]) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-    """Of a mapping or a namespace: its keys or names, and its values."""
+    """Split the items of a mapping or a namespace into keys and values."""
     half = len(items) // 2
     return items[:half], items[half:]
 
 
-def named(state: State) -> dict[str, Any]:
-    """A namespace as it was."""
+def as_dict(state: State) -> dict[str, Any]:
+    """The state of a namespace as a dict."""
     pairs = zip(*halves(state[1]), strict=True)
     return {name: value for name, value in pairs if type(name) is str}
 
 
 def _ends(forth: Iterable[Any], back: Iterable[Any], limit: int) -> tuple[Any, ...]:
-    """Of what is too long to be kept whole: its beginning and its end, where most things are added."""
+    """The beginning and the end of a sequence that is too long to keep. Most changes happen there."""
     return (*islice(forth, limit // 2), *islice(back, limit // 2))
 
 
@@ -96,13 +96,13 @@ def read_module(obj: ModuleType, limit: int) -> State:
 
 
 def read_cache(obj: Any, limit: int) -> State:
-    """A function under ``functools.lru_cache``: what it holds, and how often it had to take something in."""
+    """A function with ``functools.lru_cache``: the size of its cache, and the number of misses."""
     info = _lru_info(obj)
     return info.currsize, (info.misses,)
 
 
 def read_function(obj: FunctionType, limit: int) -> State:
-    """Attributes of a function, and the variables of the functions around it, with a colon in front."""
+    """Attributes of a function, and variables of enclosing functions, which start with a colon."""
     cells = obj.__closure__
     attributes = obj.__dict__
     if cells is None:
@@ -113,8 +113,9 @@ def read_function(obj: FunctionType, limit: int) -> State:
 
 
 def instance_reader(cls: type) -> Reader | None:
-    """How to read the attributes of an instance, in ``__dict__`` and in ``__slots__``; ``None`` if it has
-    none that can be read without its help.
+    """A reader for the attributes of instances, in ``__dict__`` and ``__slots__``.
+
+    ``None`` if they cannot be read without calling methods of the class.
     """
     home: Any = None
     slots: list[tuple[str, Any]] = []

@@ -1,9 +1,9 @@
-"""Who did it: the function and the line that changed something shared, for the price of looking all the time.
+"""Finds the function and the line that changed a shared object. This is expensive.
 
-While a `Tracer` is on, every call that the chosen packages make or return from, on this thread, is followed
-by a look at all objects of a snapshot. A change that appears while a call is made is that call's, and its
-line is exact. A change that appears between two calls was an assignment of the function in between; its line
-is the last one before this point that assigns to something other than a local variable.
+While a `Tracer` is on, all objects of a snapshot are compared at every call and return of the watched
+packages on this thread. A change during a call was made by that call, and its line is exact. A change between
+two calls was made by an assignment of the function; its line is the last one before this point that assigns
+to something other than a local variable.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ import sys
 from types import BuiltinFunctionType, CodeType, FrameType, ModuleType
 from typing import Any
 
-from agentapp.audit.runtime.nodes import changed, differences
+from agentapp.audit.runtime.nodes import find_changed, find_differences
 from agentapp.audit.runtime.objects import ATOMS
 from agentapp.audit.runtime.watch import Snapshot, Watch
 from agentapp.audit.runtime.wording import Wording
 
-_STORES = frozenset(
+_STORE_INSTRUCTIONS = frozenset(
     {
         "STORE_SUBSCR",
         "DELETE_SUBSCR",
@@ -34,16 +34,16 @@ _STORES = frozenset(
         "DELETE_DEREF",
     }
 )
-# They change nothing themselves. What they call is code of its own, and seen as that.
-_PURE = frozenset(
+# Builtins that change nothing themselves. Functions that they call are traced separately.
+_PURE_FUNCTIONS = frozenset(
     {"abs", "all", "any", "callable", "chr", "format", "getattr", "hasattr", "hash", "id", "isinstance"}
     | {"issubclass", "iter", "len", "max", "min", "ord", "print", "repr", "round", "sorted", "sum", "vars"}
 )
-_SUSPECTS = 5  # that many functions are named for one change
+_MAX_SUSPECTS = 5  # This many functions are named for one change.
 
 
 class Tracer:
-    """For one request. Turn it on around each piece of its work."""
+    """Traces one request. It is a context manager for each part of the request's work."""
 
     def __init__(self, watch: Watch, snapshot: Snapshot) -> None:
         self._watch, self._nodes = watch, snapshot.nodes
@@ -55,7 +55,7 @@ class Tracer:
         self._before: Any = None
 
     def suspects(self, object_id: int, label: str) -> tuple[str, ...]:
-        """Who changed this object, or this name in it, since the tracer was made."""
+        """The functions that changed this object, or this name in it, since the tracer was made."""
         return tuple(self._found.get((object_id, label), ()))
 
     def __enter__(self) -> None:
@@ -63,7 +63,7 @@ class Tracer:
         sys.setprofile(self._event)
 
     def __exit__(self, *exc: object) -> None:
-        # Whoever put in a profiler meanwhile keeps it.
+        # If the app has installed another profiler meanwhile, it stays.
         if sys.getprofile() == self._event:
             sys.setprofile(self._before)
         self._before = None
@@ -72,18 +72,18 @@ class Tracer:
         try:
             if event == "c_call":
                 if self._owns(frame) and not _is_pure(arg):
-                    self._look(frame, called=False)
+                    self._record_changes(frame, called=False)
             elif event in ("c_return", "c_exception"):
                 if self._owns(frame) and not _is_pure(arg):
-                    self._look(frame, called=True)
+                    self._record_changes(frame, called=True)
             elif event == "call":
                 if frame.f_back is not None and self._owns(frame.f_back):
-                    self._look(frame.f_back, called=False)
+                    self._record_changes(frame.f_back, called=False)
             elif self._owns(frame):
-                self._look(frame, called=False)
+                self._record_changes(frame, called=False)
             elif frame.f_back is not None and self._owns(frame.f_back):
-                self._look(frame.f_back, called=True)
-        except Exception:  # whatever is wrong with the tracer, the request goes on
+                self._record_changes(frame.f_back, called=True)
+        except Exception:  # An error in the tracer must not stop the request.
             self._nodes, self._held = (), []
 
     def _owns(self, frame: FrameType) -> bool:
@@ -94,13 +94,13 @@ class Tracer:
             self._owned[name] = self._watch.owns(name)
         return self._owned[name]
 
-    def _look(self, frame: FrameType, called: bool) -> None:
-        for node, now in changed(self._nodes, self._held, self._watch.limit):
+    def _record_changes(self, frame: FrameType, called: bool) -> None:
+        for node, now in find_changed(self._nodes, self._held, self._watch.limit):
             at = self._index[id(node)]
-            for each in differences(node, self._held[at], now, self._wording):
+            for each in find_differences(node, self._held[at], now, self._wording):
                 known = self._found.setdefault((id(node.obj), each.label), [])
-                suspect = _named(frame, called)
-                if suspect not in known and len(known) < _SUSPECTS:
+                suspect = _describe_frame(frame, called)
+                if suspect not in known and len(known) < _MAX_SUSPECTS:
                     known.append(suspect)
             self._held[at] = now
 
@@ -110,22 +110,24 @@ def _is_pure(function: Any) -> bool:
         return False
     owner = function.__self__
     if type(owner) is ModuleType:
-        return function.__name__ in _PURE
+        return function.__name__ in _PURE_FUNCTIONS
     return id(type(owner)) in ATOMS and owner is not None
 
 
-def _named(frame: FrameType, called: bool) -> str:
+def _describe_frame(frame: FrameType, called: bool) -> str:
     code = frame.f_code
-    line = frame.f_lineno if called else _assigned(code, frame.f_lineno)
+    line = frame.f_lineno if called else _last_store_line(code, frame.f_lineno)
     return f"{frame.f_globals['__name__']}.{code.co_qualname} ({os.path.basename(code.co_filename)}:{line})"
 
 
-def _assigned(code: CodeType, line: int) -> int:
+def _last_store_line(code: CodeType, line: int) -> int:
     lines = {
         each.positions.lineno
         for each in dis.get_instructions(code)
         if each.positions is not None
         and each.positions.lineno is not None
-        and (each.opname in _STORES or (each.opname == "BINARY_OP" and each.argrepr.endswith("=")))
+        and (
+            each.opname in _STORE_INSTRUCTIONS or (each.opname == "BINARY_OP" and each.argrepr.endswith("="))
+        )
     }
     return max((each for each in lines if each <= line), default=max(lines, default=line))

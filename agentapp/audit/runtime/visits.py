@@ -1,4 +1,4 @@
-"""A request, from its beginning to the closing of its response."""
+"""A request, from its beginning until its response is closed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Visit:
-    """What is known about it so far. It may have a mark, or a tracer."""
+    """One request. ``mark`` is set in the mode ``canary``, ``tracer`` with ``trace``."""
 
     __slots__ = ("_endpoint", "environ", "is_read", "mark", "method", "over", "path", "thread", "tracer")
 
@@ -26,8 +26,8 @@ class Visit:
         self.thread = threading.current_thread().name
         self.mark = ""
         self.tracer: Tracer | None = None
-        self.is_read = False  # to its end
-        self.over = False  # closed, or forgotten by everybody
+        self.is_read = False  # the response was read to its end
+        self.over = False  # the response was closed or garbage-collected
         self._endpoint = ""
 
     def caller(self) -> Caller:
@@ -35,7 +35,7 @@ class Visit:
         return Caller(self.method, self.path, self._endpoint, self.thread)
 
     def note_endpoint(self) -> None:
-        """Flask's, if it got so far as to know it, and as long as it does."""
+        """Remember Flask's endpoint, which is only known while Flask handles the request."""
         with suppress(Exception):
             self._endpoint = str(vars(self.environ["werkzeug.request"])["url_rule"].endpoint)
 
@@ -44,7 +44,7 @@ class Visit:
 
 
 class _Working(AbstractContextManager[None]):
-    """Around each piece of work of the app, and never across a ``yield``."""
+    """A context manager for one part of the app's work. It is never active across a ``yield``."""
 
     __slots__ = ("_found", "_tracing", "_visit")
 

@@ -1,4 +1,4 @@
-"""A walk from modules to every object that can be reached from them, nearest first."""
+"""The walk from modules to all objects that can be reached from them, nearest first."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from contextlib import suppress
 from types import ModuleType
 from typing import Any, Protocol
 
-from agentapp.audit.runtime.marks import found_in
+from agentapp.audit.runtime.marks import marks_in
 from agentapp.audit.runtime.nodes import Node, label_of, read
 from agentapp.audit.runtime.objects import ATOMS, is_dunder
 from agentapp.audit.runtime.shapes import MODULE, Shape
 from agentapp.audit.runtime.states import halves
 from agentapp.audit.runtime.wording import Wording
 
-# Looks into one object: notes what it holds, and lets the walk go on from there.
-Look = Callable[["Walk", Node], None]
+# Inspects one object: notes what it holds, and continues the walk with that.
+Inspector = Callable[["Walk", Node], None]
 
 
 class Bounds(Protocol):
-    """Where a walk begins, how far it goes and whose objects it goes into."""
+    """The start, the limits and the packages of a walk."""
 
     @property
     def roots(self) -> tuple[tuple[str, object], ...]: ...
@@ -37,27 +37,27 @@ class Bounds(Protocol):
 
 
 class Walk:
-    """Every object is looked at once, by the look that ``look_for`` has for its type, if any. With ``marks``,
-    it also looks for marks in all texts, and goes further into objects of libraries: finding one proves
-    something, however odd the place.
+    """Visits each object once, with the inspector that ``inspector_for`` returns for its type, if any.
+
+    With ``marks``, it also searches all texts for marks, and goes further into objects of libraries.
     """
 
     def __init__(
-        self, bounds: Bounds, look_for: Callable[[Walk, type], Look | None], marks: bool = False
+        self, bounds: Bounds, inspector_for: Callable[[Walk, type], Inspector | None], marks: bool = False
     ) -> None:
-        self.nodes: list[Node] = []  # of those that can change
-        self.found: list[tuple[str, str]] = []  # mark, where
+        self.nodes: list[Node] = []  # the objects that can change
+        self.found: list[tuple[str, str]] = []  # marks, and where they were found
         self.visited = 0
         self.complete = True
         self.bounds, self.marks = bounds, marks
         self.most_hops = 3 if marks else 1
         self.wording = Wording(bounds.values)
-        self._look_for = look_for
-        self._looks: dict[int, Look] = {}  # by the id of a type
-        self._plain = set(ATOMS)  # ids of types that nobody has to look into
+        self._inspector_for = inspector_for
+        self._inspectors: dict[int, Inspector] = {}  # by the id of a type
+        self._plain = set(ATOMS)  # ids of types that need no inspection
         self._seen: set[int] = set()
-        self._kept: list[Any] = []  # so that no id is given to another object meanwhile
-        self._queue: deque[tuple[Look, Node]] = deque()
+        self._kept: list[Any] = []  # Keeps objects alive, so that ids stay unique.
+        self._queue: deque[tuple[Inspector, Node]] = deque()
 
     def run(self) -> None:
         for name, module in self.bounds.modules():
@@ -72,10 +72,10 @@ class Walk:
             if self.visited > most:
                 self.complete = False
                 break
-            look, node = queue.popleft()
+            inspector, node = queue.popleft()
             try:
-                look(self, node)
-            except Exception:  # whatever somebody's object does to its reader, the others are read
+                inspector(self, node)
+            except Exception:  # One object that cannot be read must not stop the walk.
                 self.complete = False
 
     def _begin(self, module: Node) -> None:
@@ -83,7 +83,7 @@ class Walk:
             self.expand_names(module, lambda name, value: not is_dunder(name))
 
     def note(self, node: Node, shape: Shape) -> bool:
-        """Keep what it holds. False if that cannot be read."""
+        """Record what the object holds. False if it cannot be read."""
         held = read(shape, node.obj, self.bounds.limit)
         if held is None:
             return False
@@ -94,29 +94,29 @@ class Walk:
     def expand(
         self, node: Node, items: Sequence[Any], label: Callable[[int], str], hops: int | None = None
     ) -> None:
-        """Go on to what is in it. ``hops`` is that of the items, if it is not that of the node."""
-        if self.marks and (marks := found_in(items)):
+        """Continue with the items of a node. ``hops`` is that of the node unless given."""
+        if self.marks and (marks := marks_in(items)):
             self.found.extend((mark, node.where() + label(at)) for at, mark in marks)
         plain, depth = self._plain, node.depth + 1
         if depth > self.bounds.depth or plain.issuperset(map(id, map(type, items))):
             return
         if hops is None:
             hops = node.hops
-        seen, looks = self._seen, self._looks
+        seen, inspectors = self._seen, self._inspectors
         for position, item in enumerate(items):
             kind = id(type(item))
             if kind in plain or id(item) in seen:
                 continue
             self._kept.append(item)
-            look = looks.get(kind) or self._new_look(type(item))
-            if look is not None:
+            inspector = inspectors.get(kind) or self._new_inspector(type(item))
+            if inspector is not None:
                 seen.add(id(item))
-                self._queue.append((look, Node(item, node, label(position), depth, hops)))
+                self._queue.append((inspector, Node(item, node, label(position), depth, hops)))
 
     def expand_names(
         self, node: Node, wanted: Callable[[str, Any], bool] | None = None, hops: int | None = None
     ) -> None:
-        """The same for a namespace that was noted."""
+        """Continue with the values of a namespace that was noted."""
         names, values = halves(node.held[1])
         if wanted is not None:
             chosen = [
@@ -127,12 +127,12 @@ class Walk:
             names, values = zip(*chosen, strict=True) if chosen else ((), ())
         self.expand(node, values, lambda at: label_of(names[at]) if type(names[at]) is str else ".?", hops)
 
-    def _new_look(self, cls: type) -> Look | None:
-        look = None
+    def _new_inspector(self, cls: type) -> Inspector | None:
+        inspector = None
         with suppress(Exception):
-            look = self._look_for(self, cls)
-        if look is None:
+            inspector = self._inspector_for(self, cls)
+        if inspector is None:
             self._plain.add(id(cls))
         else:
-            self._looks[id(cls)] = look
-        return look
+            self._inspectors[id(cls)] = inspector
+        return inspector

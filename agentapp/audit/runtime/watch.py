@@ -1,8 +1,8 @@
-"""What outlives a request: the objects that modules and classes of chosen packages hold, and how they change.
+"""Watches the objects that modules and classes of chosen packages hold.
 
-`Watch.snapshot` walks from the loaded modules to every object that can change and notes what it holds;
-`Watch.compare` reads the same objects again. A snapshot keeps what it saw alive, so that an object cannot be
-mistaken for another one at the same address: drop it when you are done.
+`Watch.snapshot` walks from the loaded modules to all objects that can change and records what they hold;
+`Watch.compare` reads the same objects again. A snapshot keeps these objects alive, so that a new object
+cannot get the address of an old one: delete the snapshot when you are done.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from dataclasses import dataclass, field
 from types import ModuleType
 
 from agentapp.audit.runtime.changes import Change, Kind
-from agentapp.audit.runtime.looks import HERE, look_for
-from agentapp.audit.runtime.nodes import Node, changed, differences
+from agentapp.audit.runtime.inspectors import HERE, inspector_for
+from agentapp.audit.runtime.nodes import Node, find_changed, find_differences
 from agentapp.audit.runtime.walk import Walk
 from agentapp.audit.runtime.wording import Wording
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What was there. ``complete`` is false if there was more than a watch may look at."""
+    """The recorded objects. ``complete`` is false if there were more than the limits allow."""
 
     nodes: tuple[Node, ...]
     objects: int
@@ -32,12 +32,12 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class Watch:
-    """Looks at the loaded modules of these packages, and at ``roots``: names and further objects.
+    """Watches the loaded modules of ``packages``, and ``roots``, which are further objects with names.
 
-    It goes ``depth`` steps from a module, looks at no more than ``most`` objects, and of a container with
-    more than ``limit`` items only at its length, its beginning and its end. Texts name types and lengths;
-    with ``values`` they also show what was in there, which may be somebody's data. ``exclude`` names what
-    may change: patterns with ``*``, of an object or of something around it.
+    It goes ``depth`` steps from a module and visits at most ``most`` objects. Of a container with more than
+    ``limit`` items it reads only the length, the beginning and the end. Texts name types and lengths; with
+    ``values`` they also show values, which may be personal data. ``exclude`` lists patterns with ``*`` for
+    objects that may change, including everything inside them.
     """
 
     packages: tuple[str, ...]
@@ -57,12 +57,12 @@ class Watch:
         object.__setattr__(self, "_inside", tuple(name + "." for name in self.packages))
 
     def owns(self, module: str) -> bool:
-        """Whether a module is one of the chosen packages', and none of the detector's own."""
+        """Whether the module belongs to the chosen packages, and not to the detector."""
         is_chosen = module in self.packages or module.startswith(self._inside)
         return is_chosen and not f"{module}.".startswith(HERE)
 
     def modules(self) -> list[tuple[str, ModuleType]]:
-        """Those that are loaded by now."""
+        """The modules of the packages that are loaded now."""
         loaded = [
             (name, module)
             for name, module in list(dict.items(sys.modules))
@@ -74,20 +74,20 @@ class Watch:
         return any(_matches(pattern, where) for pattern in self.exclude)
 
     def snapshot(self) -> Snapshot:
-        walk = self._walked()
+        walk = self._walk()
         return Snapshot(tuple(walk.nodes), walk.visited, walk.complete)
 
     def compare(self, before: Snapshot) -> list[Change]:
-        """What changed since."""
+        """The changes since the snapshot."""
         return [change for _, _, change in self.changes(before)]
 
     def changes(self, before: Snapshot) -> list[tuple[int, str, Change]]:
-        """The same, each with the id of the object and the name in it that changed."""
+        """Like `compare`, each change with the id of the object and the label of the changed name."""
         found: list[tuple[int, str, Change]] = []
         told: set[tuple[str, Kind]] = set()
         wording, thread = Wording(self.values), threading.current_thread().name
-        for node, now in changed(before.nodes, [node.held for node in before.nodes], self.limit):
-            for each in differences(node, node.held, now, wording):
+        for node, now in find_changed(before.nodes, [node.held for node in before.nodes], self.limit):
+            for each in find_differences(node, node.held, now, wording):
                 where = node.where() + each.label
                 if (where, each.kind) in told or self.excludes(where):
                     continue
@@ -97,19 +97,19 @@ class Watch:
         return found
 
     def find_marks(self) -> tuple[list[tuple[str, str]], bool]:
-        """All canary marks in shared objects, mark and place, each once; and whether that is really all."""
-        walk = self._walked(marks=True)
+        """All canary marks in shared objects with their places, and whether the search was complete."""
+        walk = self._walk(marks=True)
         found = [(mark, where) for mark, where in dict.fromkeys(walk.found) if not self.excludes(where)]
         return found, walk.complete
 
-    def _walked(self, marks: bool = False) -> Walk:
-        walk = Walk(self, look_for, marks)
+    def _walk(self, marks: bool = False) -> Walk:
+        walk = Walk(self, inspector_for, marks)
         walk.run()
         return walk
 
 
 def _matches(pattern: str, where: str) -> bool:
-    """A pattern speaks of an object and of all that is in it."""
+    """Whether the pattern names the object or something that contains it."""
     if where == pattern or where.startswith(tuple(pattern + sign for sign in ".[(:")):
         return True
     expression = fnmatch.translate(pattern)[:-2]

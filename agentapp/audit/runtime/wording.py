@@ -1,4 +1,4 @@
-"""What may be said about values that may be somebody's data."""
+"""Texts about values, which may be personal data."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from agentapp.audit.runtime.states import State, halves
 
 @dataclass(frozen=True, slots=True)
 class Wording:
-    """Texts about values. They say of what type and how many; what they are, only if that was asked for."""
+    """Describes values by type and length; shows the values themselves only with ``values``."""
 
     values: bool = False
 
@@ -21,7 +21,7 @@ class Wording:
         return self._shown(value, 2) if self.values else self._sort(value)
 
     def state(self, obj: Any, state: State, is_mapping: bool) -> str:
-        """Of a container, as it was or is."""
+        """Describe the state of a container."""
         text = f"{self._type(obj)} of {state[0]}"
         if not self.values:
             return text

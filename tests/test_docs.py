@@ -15,7 +15,7 @@ from flask import Flask
 
 from agentapp.agents.providers.anthropic import AsyncAnthropicProvider
 from agentapp.agents.providers.retrying import AsyncRetrying
-from agentapp.cli import main
+from agentapp.cli import CommandOnDemand, main
 from agentapp.config import Settings
 from agentapp.parsing import Setting, settings_of
 from agentapp.server.options import ServerOptions
@@ -69,7 +69,8 @@ SETTINGS = {
 
 
 def commands(group: click.Group, path: str = "agentapp") -> Iterator[str]:
-    for name, command in group.commands.items():
+    for name, found in group.commands.items():
+        command = found.load() if isinstance(found, CommandOnDemand) else found
         if isinstance(command, click.Group):
             yield from commands(command, f"{path} {name}")
         else:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
-import json
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Literal, NamedTuple
@@ -15,14 +13,9 @@ from agentapp.errors import NotFound
 from agentapp.guardrails.cell import Cell, Cells, Key
 from agentapp.guardrails.registry import Registry
 from agentapp.guardrails.times import elapsed
-from agentapp.guardrails.wording import clock, dollars
 from agentapp.storage.cells import CellStore, StoredCell
 
 SCOPES = ("session", "user", "tenant", "provider")
-HEAD = ("SCOPE", "ID", "NAME", "STATE", "FAILURES", "TRIPS", "TRY AGAIN IN", "USED")
-NOTHING = "Every breaker is closed, and none has counted a failure."
-NOTHING_AT_ALL = "There are no breakers yet."
-TOGETHER = 1000  # rows whose columns are made equally wide: a list may be longer than memory
 
 Unit = Literal["tokens", "usd"]
 
@@ -49,20 +42,6 @@ class Shown:
     rate_used: int
     tools: dict[str, int]
     updated_at: str
-
-    def columns(self) -> tuple[str, ...]:
-        wait = "-" if self.retry_after is None else clock(self.retry_after)
-        counts = (str(self.failures), str(self.trips))
-        return (self.scope, self.id, self.name or "-", self.state, *counts, wait, self._spent())
-
-    def _spent(self) -> str:
-        if self.scope == "provider" or self.scope not in SCOPES:
-            return "-"
-        limit = "no limit" if self.limit is None else self._amount(self.limit)
-        return f"{self._amount(self.used)} of {limit}"
-
-    def _amount(self, amount: float) -> str:
-        return f"{amount:,.0f} tokens" if self.unit == "tokens" else dollars(round(amount * 1_000_000))
 
 
 class Change(NamedTuple):
@@ -138,37 +117,6 @@ def shown(stored: StoredCell, cell: Cell, now: float) -> Shown:
         tools=dict(cell.tools),
         updated_at=_moment(stored.updated_at),
     )
-
-
-def as_json(rows: Iterable[Shown]) -> Iterator[str]:
-    """The lines of one JSON list, with one row on each."""
-    texts = (json.dumps({name: getattr(row, name) for name in row.__slots__}) for row in rows)
-    last = next(texts, None)
-    if last is None:
-        yield "[]"
-        return
-    yield "["
-    for text in texts:
-        yield f"  {last},"
-        last = text
-    yield f"  {last}"
-    yield "]"
-
-
-def as_table(rows: Iterable[Shown], nothing: str) -> Iterator[str]:
-    """The lines of a table, or the one line that says there is nothing."""
-    lines = itertools.chain([HEAD], (row.columns() for row in rows))
-    widths = [0] * len(HEAD)
-    while block := list(itertools.islice(lines, TOGETHER)):
-        if block == [HEAD]:
-            yield nothing
-            return
-        widths = [
-            max(width, *map(len, column))
-            for width, column in zip(widths, zip(*block, strict=True), strict=True)
-        ]
-        for line in block:
-            yield "  ".join(map(str.ljust, line, widths)).rstrip()
 
 
 def _reset(cell: Cell) -> Cell:

@@ -1,4 +1,4 @@
-"""Brings the database to the newest schema, in one transaction, also if other processes try at the same time."""
+"""Brings the database to the newest schema, in one transaction, also while other processes try the same."""
 
 from __future__ import annotations
 

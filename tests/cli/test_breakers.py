@@ -17,18 +17,19 @@ from click.testing import CliRunner, Result
 from flask import Flask
 from sqlalchemy import Engine, event, text
 
-from agentapp.cli import main
+from agentapp.cli import breakers, main
 from agentapp.config import Settings
-from agentapp.guardrails import operator as breakers
 from agentapp.guardrails.admission import Wish
 from agentapp.guardrails.breaker import Breaker
 from agentapp.guardrails.cell import Cell, Key
+from agentapp.guardrails.operator import Desk, Shown
 from agentapp.isolation import RequestScope, Scope
 from agentapp.storage import migrate
 from agentapp.storage.db import make_engine
 from agentapp.storage.values import User
 from agentapp.turns.turn import longest
 from agentapp.web.parts import Parts
+from tests.support.commands import Agentapp
 from tests.support.people import PASSWORD, Person, person
 from tests.support.postgres import postgres_url
 from tests.support.serving import SCRIPTS, clean_env, run, server
@@ -36,7 +37,6 @@ from tests.support.visiting import Visitor
 from tests.support.watching import sql
 
 SOMEBODY = RequestScope(request_id="test")
-Agentapp = Callable[..., Result]
 Change = Callable[[Breaker, float], Breaker]
 
 FIELDS = {
@@ -260,11 +260,11 @@ def test_the_table_is_aligned_and_says_what_is_used(parts: Parts, app: Flask, ag
 
 
 def test_a_list_longer_than_a_block_stays_in_columns(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(breakers, "TOGETHER", 2)
-    row = breakers.Shown(
+    monkeypatch.setattr(breakers, "ROWS_ALIGNED_TOGETHER", 2)
+    row = Shown(
         *("session", "a", "", "open", 1, 1, None, None, 0.0, False, 0, None, "tokens", 0, 0, 0, {}, "")
     )
-    lines = list(breakers.as_table([replace(row, id="a" * 9), row, row], "nothing"))
+    lines = list(breakers.table_lines([replace(row, id="a" * 9), row, row], "nothing"))
     assert [line.index("open") for line in lines[1:]] == [lines[0].index("STATE")] * 3
 
 
@@ -280,10 +280,10 @@ def many(url: str, count: int, size: int) -> None:
 
 def test_a_long_list_is_never_in_memory_as_a_whole(url: str, parts: Parts) -> None:
     many(url, 4_000, 4_000)
-    seen, desk = 0, breakers.Desk(parts.answering.guardrails.registry._kind, parts.answering.turns._cells)  # type: ignore[arg-type]
+    seen, desk = 0, Desk(parts.answering.guardrails.registry._kind, parts.answering.turns._cells)  # type: ignore[arg-type]
     tracemalloc.start()
     with parts.binder.bound(SOMEBODY):
-        for lines in (breakers.as_json, lambda rows: breakers.as_table(rows, "")):
+        for lines in (breakers.json_lines, lambda rows: breakers.table_lines(rows, "")):
             seen += sum(len(line) > 40 for line in lines(desk.listed(everything=True)))
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()

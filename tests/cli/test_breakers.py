@@ -29,10 +29,12 @@ from agentapp.storage.db import make_engine
 from agentapp.storage.values import User
 from agentapp.turns.turn import longest
 from agentapp.web.parts import Parts
+from tests.server.test_load import PASSWORD as SERVED_PASSWORD
+from tests.server.test_load import add_users
 from tests.support.commands import Agentapp
 from tests.support.people import PASSWORD, Person, person
 from tests.support.postgres import postgres_url
-from tests.support.serving import SCRIPTS, clean_env, run, server
+from tests.support.serving import clean_env, server
 from tests.support.visiting import Visitor
 from tests.support.watching import sql
 
@@ -464,23 +466,18 @@ def test_a_turn_that_was_under_way_does_not_undo_what_an_operator_set(
     assert listed(agentapp) == []
 
 
-def test_a_reset_is_so_at_once_in_every_worker(tmp_path: Path) -> None:
-    def agentapp(*args: str, stdin: bytes = b"") -> str:
-        done = run(SCRIPTS / "agentapp", *args, directory=tmp_path, stdin=stdin)
-        assert done.returncode == 0, done.stderr
-        return done.stdout
-
-    agentapp("user", "add", "ann", "--password-stdin", stdin=PASSWORD.encode())
-    env = {"AGENTAPP_DEMO_DELAY": "0", "AGENTAPP_BREAKER_COOLDOWN": "900"}
+def test_a_reset_is_so_at_once_in_every_worker(url: str, agentapp: Agentapp, tmp_path: Path) -> None:
+    add_users(url, ["ann"])
+    env = {"AGENTAPP_DATABASE_URL": url, "AGENTAPP_DEMO_DELAY": "0", "AGENTAPP_BREAKER_COOLDOWN": "900"}
     with server(tmp_path, workers=2, env=env) as running:
         ann = Visitor(running.url)
-        ann.sign_in("ann", PASSWORD)
+        ann.sign_in("ann", SERVED_PASSWORD)
         chat = ann.new_chat()
         assert [ann.send(chat, "/fail").status for _ in range(3)] == [502] * 3
         # Each connection may meet the other worker: both know the chat as paused before the reset.
         assert {json.loads(ann.send(chat, "hello").body)["code"] for _ in range(12)} == {"breaker-open"}
-        assert f"session:{chat}" in ":".join(agentapp("breakers", "list").split())
-        assert agentapp("breakers", "reset", f"session:{chat}") == f"session:{chat} was open, is closed now\n"
+        assert f"session:{chat}" in ":".join(agentapp("list").stdout.split())
+        assert agentapp("reset", f"session:{chat}").stdout == f"session:{chat} was open, is closed now\n"
         assert [ann.send(chat, "hello").status for _ in range(6)] == [200] * 6
-        assert agentapp("breakers", "force", "user:ann", "open")
+        assert agentapp("force", "user:ann", "open").exit_code == 0
         assert {json.loads(ann.send(chat, "hello").body)["scope"] for _ in range(6)} == {"user"}

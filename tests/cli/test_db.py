@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from sqlalchemy import text
-
 from agentapp.storage import schema
-from agentapp.storage.db import make_engine
-from tests.support.commands import Agentapp
+from tests.support.commands import Agentapp, set_revision
 
 
 def test_upgrading_twice_tells_the_same_revision(agentapp: Agentapp) -> None:
@@ -18,10 +15,7 @@ def test_upgrading_twice_tells_the_same_revision(agentapp: Agentapp) -> None:
 def test_newer_schema_is_told_by_user_commands_and_by_upgrade(
     migrated: Agentapp, environ: dict[str, str]
 ) -> None:
-    engine = make_engine(environ["AGENTAPP_DATABASE_URL"])
-    with engine.begin() as connection:
-        connection.execute(text("UPDATE alembic_version SET version_num = '0099'"))
-    engine.dispose()
+    set_revision(environ["AGENTAPP_DATABASE_URL"], "0099")
     for command in (("user", "list"), ("db", "upgrade")):
         result = migrated(*command)
         assert result.exit_code == 2

@@ -6,8 +6,6 @@ import multiprocessing
 import re
 import stat
 from dataclasses import fields
-from multiprocessing.queues import Queue
-from multiprocessing.synchronize import Barrier
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +15,7 @@ from agentapp import config
 from agentapp.errors import SettingError, StartError
 from agentapp.parsing import settings_of
 from agentapp.server import options
+from tests.support.secrets import ROUNDS, load_secrets
 
 SECRET = "s" * 32
 
@@ -343,7 +342,7 @@ def test_two_instances_have_two_secrets(tmp_path: Path) -> None:
 def test_eight_processes_at_once_make_one_secret(tmp_path: Path) -> None:
     spawn = multiprocessing.get_context("spawn")
     barrier, answers = spawn.Barrier(8), spawn.Queue()
-    processes = [spawn.Process(target=_load_many, args=(tmp_path, barrier, answers)) for _ in range(8)]
+    processes = [spawn.Process(target=load_secrets, args=(tmp_path, barrier, answers)) for _ in range(8)]
     for process in processes:
         process.start()
     found = [answers.get(timeout=60) for _ in processes]
@@ -356,17 +355,6 @@ def test_eight_processes_at_once_make_one_secret(tmp_path: Path) -> None:
     assert len({tuple(secrets) for secrets in found}) == 1
     assert len(set(found[0])) == ROUNDS
     assert [path.name for path in (tmp_path / "0").iterdir()] == ["secret"]
-
-
-ROUNDS = 20
-
-
-def _load_many(directory: Path, barrier: Barrier, answers: Queue[list[str]]) -> None:
-    found = []
-    for number in range(ROUNDS):
-        barrier.wait(60)
-        found.append(config.load({"AGENTAPP_INSTANCE": str(directory / str(number))}).secret_key)
-    answers.put(found)
 
 
 def test_short_secret_file_is_refused(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import re
 import tomllib
 from collections.abc import Callable, Iterator
+from dataclasses import fields
 from itertools import chain
 from pathlib import Path
 from types import ModuleType
@@ -17,8 +18,9 @@ from flask import Flask
 
 from agentapp.agents.providers.anthropic import AsyncAnthropicProvider
 from agentapp.agents.providers.retrying import AsyncRetrying
-from agentapp.cli import main
+from agentapp.cli import CommandOnDemand, main
 from agentapp.config import Settings
+from agentapp.events import KINDS, Event, TurnCompleted, TurnResult
 from agentapp.parsing import Setting, settings_of
 from agentapp.server.options import ServerOptions
 from agentapp.web.problems import TABLE
@@ -32,6 +34,7 @@ from tests.support.visiting import Visitor
 
 REFERENCE = (ROOT / "docs/reference.md").read_text()
 README = (ROOT / "README.md").read_text()
+SCRIPT = (ROOT / "agentapp/web/static/app.js").read_text()
 
 
 def section(title: str) -> str:
@@ -63,12 +66,28 @@ SETTINGS = {
 }
 
 
-def commands(group: click.Group, path: str = "agentapp") -> Iterator[str]:
-    for name, command in group.commands.items():
+def commands(group: click.Group, path: str = "agentapp") -> Iterator[tuple[str, click.Command]]:
+    for name, found in group.commands.items():
+        command = found.load() if isinstance(found, CommandOnDemand) else found
         if isinstance(command, click.Group):
             yield from commands(command, f"{path} {name}")
         else:
-            yield f"{path} {name}"
+            yield f"{path} {name}", command
+
+
+COMMANDS = dict(commands(main))
+# What followers are shown besides an event's own data: the reply as HTML, made where it is sent.
+ADDED_BY_THE_WEB = {"turn_completed": {"html"}}
+# The page says nothing when an agent is done.
+NOT_SHOWN_BY_THE_PAGE = {"agent_completed"}
+
+
+def keys_of(kind: type[Event]) -> set[str]:
+    """Every key that the data of an event may have."""
+    if kind is TurnCompleted:
+        failed = TurnResult("failed", error_code="provider-failed", error_message="It failed.")
+        return set(TurnCompleted("turn", "request", failed).data)
+    return {field.name.rstrip("_") for field in fields(kind)}
 
 
 @pytest.mark.parametrize("name", sorted(SETTINGS))
@@ -84,14 +103,62 @@ def test_every_row_of_the_settings_tables_is_one_setting() -> None:
     assert len(table_rows(section("## Settings"))) == len(SETTINGS)
 
 
-@pytest.mark.parametrize("command", list(commands(main)))
-def test_every_command_is_documented(command: str) -> None:
-    assert f"`{command}" in REFERENCE
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_is_documented_with_its_options(command: str) -> None:
+    (row,) = [
+        row
+        for row in table_rows(section("## Commands"))
+        if re.search(rf"`{re.escape(command)}(?![\w-])", row[0])
+    ]
+    for parameter in COMMANDS[command].params:
+        if isinstance(parameter, click.Option):
+            assert parameter.opts[0] in row[0]
+
+
+def test_every_documented_command_exists() -> None:
+    documented = re.findall(r"`(agentapp(?: [a-z-]+)+)", section("## Commands"))
+    assert sorted(documented) == sorted(COMMANDS)
 
 
 @pytest.mark.parametrize("code", TABLE)
 def test_every_error_code_is_documented(code: str) -> None:
-    assert f"`{code}`" in REFERENCE
+    assert f"`{code}`" in section("## Problems")
+
+
+def test_every_documented_error_code_exists() -> None:
+    documented = [
+        code for row in table_rows(section("## Problems")) for code in re.findall(r"`([\w-]+)`", row[0])
+    ]
+    assert sorted(documented) == sorted(TABLE)
+
+
+def test_every_event_is_documented_and_no_other() -> None:
+    documented = [
+        kind for row in table_rows(section("### Events")) for kind in re.findall(r"`(\w+)`", row[0])
+    ]
+    assert sorted(documented) == sorted(kind.kind for kind in KINDS)
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.kind)
+def test_every_key_of_an_event_is_documented_and_no_other(kind: type[Event]) -> None:
+    (row,) = [row for row in table_rows(section("### Events")) if f"`{kind.kind}`" in row[0]]
+    assert set(re.findall(r"`(\w+)", row[1])) == keys_of(kind) | ADDED_BY_THE_WEB.get(kind.kind, set())
+
+
+def test_the_page_shows_every_event_but_those_listed_here() -> None:
+    found = re.search(r"const EVENTS = new Set\(\[(.*?)\]\)", SCRIPT, re.S)
+    assert found
+    shown = re.findall(r'"(\w+)"', found[1])
+    assert sorted(shown) == sorted({kind.kind for kind in KINDS} - NOT_SHOWN_BY_THE_PAGE)
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.kind)
+def test_the_page_uses_only_keys_that_the_event_has(kind: type[Event]) -> None:
+    methods = re.findall(rf"^    {kind.kind}\(\{{([^}}]*)\}}\) \{{$", SCRIPT, re.M)
+    assert len(methods) == (kind.kind not in NOT_SHOWN_BY_THE_PAGE)
+    for keys in methods:
+        used = {key.strip() for key in keys.split(",")}
+        assert used <= keys_of(kind) | ADDED_BY_THE_WEB.get(kind.kind, set())
 
 
 def test_every_route_is_documented(app: Flask) -> None:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
-import json
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Literal, NamedTuple, Protocol
@@ -15,7 +13,6 @@ from agentapp.errors import NotFound
 from agentapp.guardrails.cell import Cell, Cells, Key
 from agentapp.guardrails.registry import Registry, Store
 from agentapp.guardrails.times import elapsed
-from agentapp.guardrails.wording import clock, dollars
 
 SCOPES = ("session", "user", "tenant", "provider")
 
@@ -151,60 +148,3 @@ def _in(unit: Unit, amount: int) -> float:
 
 def _iso(at: float) -> str:
     return datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
-# --- the list as text -----------------------------------------------------------------------------
-
-HEAD = ("SCOPE", "ID", "NAME", "STATE", "FAILURES", "TRIPS", "TRY AGAIN IN", "USED")
-NO_OPEN_BREAKERS = "Every breaker is closed, and none has counted a failure."
-NO_BREAKERS = "There are no breakers yet."
-# So many rows at a time get columns of the same width: the whole list may not fit into memory.
-ROWS_PER_BLOCK = 1000
-
-
-def as_json(rows: Iterable[BreakerRow]) -> Iterator[str]:
-    """The lines of one JSON list, with one row on each."""
-    texts = (json.dumps({name: getattr(row, name) for name in row.__slots__}) for row in rows)
-    last = next(texts, None)
-    if last is None:
-        yield "[]"
-        return
-    yield "["
-    for text in texts:
-        yield f"  {last},"
-        last = text
-    yield f"  {last}"
-    yield "]"
-
-
-def as_table(rows: Iterable[BreakerRow], nothing: str) -> Iterator[str]:
-    """The lines of a table, or the line ``nothing`` if there are no rows."""
-    lines = itertools.chain([HEAD], map(_columns, rows))
-    widths = [0] * len(HEAD)
-    while block := list(itertools.islice(lines, ROWS_PER_BLOCK)):
-        if block == [HEAD]:
-            yield nothing
-            return
-        widths = [
-            max(width, *map(len, column))
-            for width, column in zip(widths, zip(*block, strict=True), strict=True)
-        ]
-        for line in block:
-            yield "  ".join(map(str.ljust, line, widths)).rstrip()
-
-
-def _columns(row: BreakerRow) -> tuple[str, ...]:
-    wait = "-" if row.retry_after is None else clock(row.retry_after)
-    counts = (str(row.failures), str(row.trips))
-    return (row.scope, row.id, row.name or "-", row.state, *counts, wait, _used(row))
-
-
-def _used(row: BreakerRow) -> str:
-    if row.scope == "provider" or row.scope not in SCOPES:
-        return "-"
-    limit = "no limit" if row.limit is None else _amount(row.unit, row.limit)
-    return f"{_amount(row.unit, row.used)} of {limit}"
-
-
-def _amount(unit: Unit, amount: float) -> str:
-    return f"{amount:,.0f} tokens" if unit == "tokens" else dollars(round(amount * 1_000_000))

@@ -17,25 +17,27 @@ from click.testing import CliRunner, Result
 from flask import Flask
 from sqlalchemy import Engine, event, text
 
-from agentapp.cli import main
+from agentapp.cli import breakers, main
 from agentapp.config import Settings
-from agentapp.guardrails import operator as breakers
 from agentapp.guardrails.admission import MaxCost
 from agentapp.guardrails.breaker import Breaker
 from agentapp.guardrails.cell import Cell, Key
+from agentapp.guardrails.operator import BreakerAdmin, BreakerRow
 from agentapp.guardrails.policies import longest_turn
 from agentapp.isolation import RequestScope, Scope
 from agentapp.storage.db import make_engine
 from agentapp.storage.values import User
 from agentapp.web.parts import Parts
+from tests.server.test_load import PASSWORD as SERVED_PASSWORD
+from tests.server.test_load import add_users
+from tests.support.commands import Agentapp
 from tests.support.databases import DATABASES, migrated
 from tests.support.people import PASSWORD, Person, person
-from tests.support.serving import SCRIPTS, clean_env, run, server
+from tests.support.serving import clean_env, server
 from tests.support.visiting import Visitor
 from tests.support.watching import sql
 
 SOMEBODY = RequestScope(request_id="test")
-Agentapp = Callable[..., Result]
 Change = Callable[[Breaker, float], Breaker]
 
 FIELDS = {
@@ -256,11 +258,11 @@ def test_the_table_is_aligned_and_says_what_is_used(parts: Parts, app: Flask, ag
 
 
 def test_a_list_longer_than_a_block_stays_in_columns(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(breakers, "ROWS_PER_BLOCK", 2)
-    row = breakers.BreakerRow(
+    monkeypatch.setattr(breakers, "ROWS_ALIGNED_TOGETHER", 2)
+    row = BreakerRow(
         *("session", "a", "", "open", 1, 1, None, None, 0.0, False, 0, None, "tokens", 0, 0, 0, {}, "")
     )
-    lines = list(breakers.as_table([replace(row, id="a" * 9), row, row], "nothing"))
+    lines = list(breakers.table_lines([replace(row, id="a" * 9), row, row], "nothing"))
     assert [line.index("open") for line in lines[1:]] == [lines[0].index("STATE")] * 3
 
 
@@ -277,10 +279,10 @@ def many(database_url: str, count: int, size: int) -> None:
 def test_a_long_list_is_never_in_memory_as_a_whole(database_url: str, parts: Parts) -> None:
     many(database_url, 4_000, 4_000)
     kind: Any = parts.turns.kit.guardrails.registry._kind
-    seen, admin = 0, breakers.BreakerAdmin(kind, parts.turns.kit.store._cells)
+    seen, admin = 0, BreakerAdmin(kind, parts.turns.kit.store._cells)
     tracemalloc.start()
     with parts.binder.bound(SOMEBODY):
-        for lines in (breakers.as_json, lambda rows: breakers.as_table(rows, "")):
+        for lines in (breakers.json_lines, lambda rows: breakers.table_lines(rows, "")):
             seen += sum(len(line) > 40 for line in lines(admin.listed(everything=True)))
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
@@ -461,23 +463,18 @@ def test_a_turn_that_was_under_way_does_not_undo_what_an_operator_set(
     assert listed(agentapp) == []
 
 
-def test_a_reset_is_so_at_once_in_every_worker(tmp_path: Path) -> None:
-    def agentapp(*args: str, stdin: bytes = b"") -> str:
-        done = run(SCRIPTS / "agentapp", *args, directory=tmp_path, stdin=stdin)
-        assert done.returncode == 0, done.stderr
-        return done.stdout
-
-    agentapp("user", "add", "ann", "--password-stdin", stdin=PASSWORD.encode())
-    env = {"AGENTAPP_DEMO_DELAY": "0", "AGENTAPP_BREAKER_COOLDOWN": "900"}
+def test_a_reset_is_so_at_once_in_every_worker(url: str, agentapp: Agentapp, tmp_path: Path) -> None:
+    add_users(url, ["ann"])
+    env = {"AGENTAPP_DATABASE_URL": url, "AGENTAPP_DEMO_DELAY": "0", "AGENTAPP_BREAKER_COOLDOWN": "900"}
     with server(tmp_path, workers=2, env=env) as running:
         ann = Visitor(running.url)
-        ann.sign_in("ann", PASSWORD)
+        ann.sign_in("ann", SERVED_PASSWORD)
         chat = ann.new_chat()
         assert [ann.send(chat, "/fail").status for _ in range(3)] == [502] * 3
         # Each connection may meet the other worker: both know the chat as paused before the reset.
         assert {json.loads(ann.send(chat, "hello").body)["code"] for _ in range(12)} == {"breaker-open"}
-        assert f"session:{chat}" in ":".join(agentapp("breakers", "list").split())
-        assert agentapp("breakers", "reset", f"session:{chat}") == f"session:{chat} was open, is closed now\n"
+        assert f"session:{chat}" in ":".join(agentapp("list").stdout.split())
+        assert agentapp("reset", f"session:{chat}").stdout == f"session:{chat} was open, is closed now\n"
         assert [ann.send(chat, "hello").status for _ in range(6)] == [200] * 6
-        assert agentapp("breakers", "force", "user:ann", "open")
+        assert agentapp("force", "user:ann", "open").exit_code == 0
         assert {json.loads(ann.send(chat, "hello").body)["scope"] for _ in range(6)} == {"user"}

@@ -11,6 +11,7 @@ import sys
 import sysconfig
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from http.client import HTTPConnection, HTTPResponse
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -18,23 +19,21 @@ from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 import pytest
-from sqlalchemy import text
 
 from agentapp import __version__
-from agentapp.errors import StartError
-from agentapp.server import options
 from agentapp.storage import migrate
-from agentapp.storage.db import make_engine
+from tests.server.test_load import add_users
+from tests.support.commands import BAD_SETTINGS, set_revision
 from tests.support.postgres import postgres_url
-from tests.support.serving import DEADLINE, SCRIPTS, free_port, run, server, started
+from tests.support.serving import DEADLINE, SCRIPTS, Server, free_port, run, server, started
 
 ROOT = Path(__file__).parents[2]
 SERVE = (SCRIPTS / "agentapp", "serve")
 GUNICORN = (SCRIPTS / "gunicorn", "wsgi:app")
 
-# A wsgi.py that also shows what the application sees of a request, and streams slowly.
+# A wsgi.py that also shows what the application sees of a request, and streams until a file is there.
 SHOWING = """
-import json, sys, time
+import json, os, sys, time
 from agentapp.app import create_app
 
 app = create_app()
@@ -53,9 +52,12 @@ def showing(environ, start):
     return inside(environ, start)
 
 def slowly():
-    for _ in range(8):
+    yield b"."
+    while not os.path.exists("go-on"):
+        time.sleep(0.01)
+    for _ in range(10):
         yield b"."
-        time.sleep(0.5)
+        time.sleep(0.05)
     yield b"end"
 
 app.wsgi_app = showing
@@ -74,13 +76,6 @@ def upgrade(directory: Path) -> str:
     url = f"sqlite:///{directory}/instance/agentapp.sqlite3"
     migrate.upgrade(url)
     return url
-
-
-def set_revision(url: str, revision: str) -> None:
-    engine = make_engine(url)
-    with engine.begin() as connection:
-        connection.execute(text(f"UPDATE alembic_version SET version_num = '{revision}'"))
-    engine.dispose()
 
 
 def wait_for(claim: Callable[[], bool]) -> None:
@@ -113,26 +108,41 @@ def taken_port() -> Iterator[int]:
         yield other.getsockname()[1]
 
 
-def test_serve_comes_up_with_a_link_and_writes_nothing_outside_the_instance(tmp_path: Path) -> None:
-    home = tmp_path / "home"
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """One `agentapp serve` for the claims that change nothing. Its directory began with an empty home."""
+    directory = tmp_path_factory.mktemp("served")
+    home = directory / "home"
     home.mkdir()
-    with server(tmp_path, env={"HOME": str(home), "XDG_RUNTIME_DIR": str(home)}) as s:
-        assert s.setup_link is not None
-        assert s.output() == (
-            f"agentapp {__version__} on {s.url} (demo model)\nMake the first account: {s.setup_link}\n"
-        )
-        assert s.setup_link.startswith(f"{s.url}/setup?token=")
-        assert "<form" in get(s.setup_link)
-        assert "<form" in get(f"{s.url}/login")
-        assert get(f"{s.url}/readyz")
-        assert sorted(path.name for path in tmp_path.iterdir()) == ["home", "instance", s.log.name]
-        assert list(home.iterdir()) == []
+    with server(directory, workers=2, env={"HOME": str(home), "XDG_RUNTIME_DIR": str(home)}) as running:
+        yield running
+
+
+@pytest.mark.xdist_group("served")
+def test_serve_comes_up_with_a_link_and_writes_nothing_outside_the_instance(served: Server) -> None:
+    link, directory = served.setup_link, served.log.parent
+    assert link is not None
+    assert served.output() == (
+        f"agentapp {__version__} on {served.url} (demo model)\nMake the first account: {link}\n"
+    )
+    assert link.startswith(f"{served.url}/setup?token=")
+    assert "<form" in get(link)
+    assert "<form" in get(f"{served.url}/login")
+    assert get(f"{served.url}/readyz")
+    assert sorted(path.name for path in directory.iterdir()) == ["home", "instance", served.log.name]
+    assert list((directory / "home").iterdir()) == []
+
+
+@pytest.mark.xdist_group("served")
+def test_master_opens_no_database_before_or_after_the_fork(served: Server) -> None:
+    get(f"{served.url}/login")
+    get(f"{served.url}/readyz")
+    assert [file for file in _opened(served.pid) if "sqlite" in file] == []
+    assert len(_sockets_of(served.pid)) == 1, "the listening one"
 
 
 def test_serve_prints_no_link_once_there_is_an_account(tmp_path: Path) -> None:
-    upgrade(tmp_path)
-    add = (SCRIPTS / "agentapp", "user", "add", "ann", "--password-stdin")
-    assert run(*add, directory=tmp_path, stdin=b"correct horse\n").returncode == 0
+    add_users(upgrade(tmp_path), ["ann"])
     with server(tmp_path) as s:
         assert s.output() == f"agentapp {__version__} on {s.url} (demo model)\n"
 
@@ -152,29 +162,30 @@ def test_stopping_server_finishes_the_answer_it_is_streaming(clone: Path) -> Non
     with server(clone, command=GUNICORN) as s, urlopen(f"{s.url}/slow", timeout=30) as answer:
         assert answer.read(1) == b"."
         s.process.send_signal(signal.SIGTERM)
-        assert answer.read() == b"." * 7 + b"end"
+        wait_for(lambda: not _sockets_of(s.pid))  # the master listens no more: it is stopping its workers
+        (clone / "go-on").touch()
+        assert answer.read() == b"." * 10 + b"end"
         assert s.process.wait(DEADLINE) == 0
-
-
-def test_master_opens_no_database_before_or_after_the_fork(tmp_path: Path) -> None:
-    with server(tmp_path, workers=2) as s:
-        get(f"{s.url}/login")
-        get(f"{s.url}/readyz")
-        opened = _opened(s.pid)
-        assert [file for file in opened if "sqlite" in file] == []
-        assert len([file for file in opened if file.startswith("socket:")]) == 1, "the listening one"
 
 
 def test_master_is_not_connected_to_postgresql(tmp_path: Path) -> None:
     with postgres_url() as url, server(tmp_path, env={"AGENTAPP_DATABASE_URL": url}) as s:
         get(f"{s.url}/readyz")
         assert s.setup_link
-        assert len([file for file in _opened(s.pid) if file.startswith("socket:")]) == 1, "the listening one"
+        assert len(_sockets_of(s.pid)) == 1, "the listening one"
         assert not (tmp_path / "instance" / "agentapp.sqlite3").exists()
 
 
 def _opened(pid: int) -> list[str]:
-    return [os.readlink(fd) for fd in Path(f"/proc/{pid}/fd").iterdir()]
+    found = []
+    for fd in Path(f"/proc/{pid}/fd").iterdir():
+        with suppress(FileNotFoundError):  # closed in the meantime
+            found.append(os.readlink(fd))
+    return found
+
+
+def _sockets_of(pid: int) -> list[str]:
+    return [file for file in _opened(pid) if file.startswith("socket:")]
 
 
 def test_serve_listens_on_ipv6(tmp_path: Path) -> None:
@@ -203,86 +214,13 @@ def test_taken_port_is_one_line_and_touches_no_database(tmp_path: Path, taken_po
     assert not (tmp_path / "instance" / "agentapp.sqlite3").exists()
 
 
-@pytest.mark.parametrize(
-    ("bind", "problem"),
-    [
-        ("nonsense", "--bind: must look like 127.0.0.1:8000"),
-        ("127.0.0.1:0", "--bind: must end in a port from 1 to 65535"),
-        ("192.0.2.1:8000", "cannot listen on 192.0.2.1:8000: "),
-        ("no-such-host.invalid:8000", "cannot listen on no-such-host.invalid:8000: "),
-        ("unix:/no/such/directory/socket", "cannot listen on /no/such/directory/socket: "),
-    ],
-)
-def test_bad_address_is_one_line(tmp_path: Path, bind: str, problem: str) -> None:
-    done = run(*SERVE, "--bind", bind, directory=tmp_path, env={"AGENTAPP_SECRET_KEY": "s" * 32})
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith(f"agentapp: {problem}")
-    assert done.stderr.count("\n") == 1
-
-
-def test_port_that_only_root_may_have_is_said_plainly(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Refused by a stand-in: whoever runs the tests may be root."""
-
-    def refuse(self: socket.socket, address: object) -> None:
-        raise PermissionError(13, "Permission denied")
-
-    monkeypatch.setattr(socket.socket, "bind", refuse)
-    with pytest.raises(StartError, match=r"^cannot listen on 127.0.0.1:80: Permission denied$"):
-        options.check_free("127.0.0.1:80")
-
-
-def test_socket_somebody_listens_on_is_not_taken_away(tmp_path: Path) -> None:
-    path = tmp_path / "socket"
-    with socket.socket(socket.AF_UNIX) as other:
-        other.bind(str(path))
-        other.listen()
-        with pytest.raises(StartError, match="another server does"):
-            options.check_free(f"unix:{path}")
-    options.check_free(f"unix:{path}")  # left behind by a server that is gone
-    path.unlink()
-    path.write_text("")
-    with pytest.raises(StartError, match="is not a socket"):
-        options.check_free(f"unix:{path}")
-
-
-@pytest.mark.parametrize("place", ["file", "/proc/agentapp", "/dev/null"])
-def test_directory_that_cannot_be_is_one_line(tmp_path: Path, place: str) -> None:
-    (tmp_path / "file").write_text("")
-    done = run(*SERVE, directory=tmp_path, env={"AGENTAPP_INSTANCE": place})
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith(f"agentapp: cannot make the directory {tmp_path / place}: ")
-    assert done.stderr.count("\n") == 1
-
-
-@pytest.mark.skipif(os.geteuid() == 0, reason="root can write to any directory")
-def test_directory_without_permission_is_one_line(tmp_path: Path) -> None:
-    (tmp_path / "instance").mkdir(mode=0o500)
-    done = run(*SERVE, directory=tmp_path)
-    assert done.returncode == 2
-    assert done.stderr.startswith("agentapp: cannot ")
-    assert done.stderr.count("\n") == 1
-
-
-BAD_SETTINGS = [
-    ({"AGENTAPP_HTTPS": "perhaps"}, "AGENTAPP_HTTPS: must be 0 or 1"),
-    ({"AGENTAPP_WORKERS": "many"}, "AGENTAPP_WORKERS: must be a whole number"),
-    ({"AGENTAPP_TURN_DEADLINE": "soon"}, "AGENTAPP_TURN_DEADLINE: must be a number of seconds"),
-    ({"AGENTAPP_BIND": "0.0.0.0:{port}"}, "AGENTAPP_SECRET_KEY: required when serving on 0.0.0.0:"),
-    (
-        {"AGENTAPP_DATABASE_URL": "postgresql+psycopg://h:port/d"},
-        "AGENTAPP_DATABASE_URL: is not a database URL",
-    ),
-]
-
-
-@pytest.mark.parametrize("command", [SERVE, GUNICORN], ids=["serve", "gunicorn"])
 @pytest.mark.parametrize(("env", "problem"), BAD_SETTINGS)
-def test_bad_setting_is_one_line_and_nothing_starts(
-    clone: Path, command: tuple[str | Path, ...], env: dict[str, str], problem: str
+def test_bad_setting_is_one_line_and_plain_gunicorn_does_not_start(
+    clone: Path, env: dict[str, str], problem: str
 ) -> None:
     port = free_port()
     env = {"AGENTAPP_BIND": f"127.0.0.1:{port}"} | {k: v.format(port=port) for k, v in env.items()}
-    done = run(*command, directory=clone, env=env)
+    done = run(*GUNICORN, directory=clone, env=env)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith(f"agentapp: {problem}")
     assert done.stderr.count("\n") == 1
@@ -332,13 +270,6 @@ def test_plain_gunicorn_says_in_one_line_that_the_schema_is_not_its_own(
     assert done.stderr.count("\n") == 1
 
 
-def test_serve_does_not_start_on_a_newer_schema(tmp_path: Path) -> None:
-    set_revision(upgrade(tmp_path), "0099")
-    done = run(*SERVE, "--bind", f"127.0.0.1:{free_port()}", directory=tmp_path)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.count("\n") == 1
-
-
 def test_schema_changed_under_a_running_server_stops_it_when_a_worker_comes_back(clone: Path) -> None:
     url = upgrade(clone)
     with server(clone, command=GUNICORN) as s:
@@ -347,14 +278,6 @@ def test_schema_changed_under_a_running_server_stops_it_when_a_worker_comes_back
         assert s.process.wait(DEADLINE) == 3
         assert s.output().count("agentapp: the database is at revision 0000") == 1
         assert "Traceback" not in s.output()
-
-
-def test_plain_gunicorn_serves_with_several_workers(clone: Path) -> None:
-    upgrade(clone)
-    with server(clone, command=GUNICORN, workers=2) as s:
-        wait_for(lambda: len(s.children()) == 2)
-        assert "<form" in get(f"{s.url}/login")
-        assert s.output() == ""
 
 
 def test_plain_gunicorn_starts_while_the_database_is_away(clone: Path) -> None:
@@ -373,11 +296,27 @@ def test_plain_gunicorn_starts_while_the_database_is_away(clone: Path) -> None:
 FORWARDED = {"X-Forwarded-Proto": "https", "X-Forwarded-For": "9.9.9.9", "SCRIPT_NAME": "/elsewhere"}
 
 
-def test_gunicorn_believes_no_forwarded_header(clone: Path) -> None:
-    upgrade(clone)
-    (clone / "wsgi.py").write_text(SHOWING)
-    with server(clone, command=GUNICORN, env={"FORWARDED_ALLOW_IPS": "*"}) as s:
-        seen = json.loads(get(f"{s.url}/seen", **FORWARDED))
+@pytest.fixture(scope="module")
+def served_by_gunicorn(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """One plain gunicorn for the claims that change nothing. It is told to believe every proxy."""
+    directory = tmp_path_factory.mktemp("gunicorn")
+    shutil.copy(ROOT / "gunicorn.conf.py", directory)
+    (directory / "wsgi.py").write_text(SHOWING)
+    upgrade(directory)
+    with server(directory, command=GUNICORN, workers=2, env={"FORWARDED_ALLOW_IPS": "*"}) as running:
+        yield running
+
+
+@pytest.mark.xdist_group("gunicorn")
+def test_plain_gunicorn_serves_with_several_workers(served_by_gunicorn: Server) -> None:
+    wait_for(lambda: len(served_by_gunicorn.children()) == 2)
+    assert "<form" in get(f"{served_by_gunicorn.url}/login")
+    assert served_by_gunicorn.output() == ""
+
+
+@pytest.mark.xdist_group("gunicorn")
+def test_gunicorn_believes_no_forwarded_header(served_by_gunicorn: Server) -> None:
+    seen = json.loads(get(f"{served_by_gunicorn.url}/seen", **FORWARDED))
     assert (seen["wsgi.url_scheme"], seen["SCRIPT_NAME"]) == ("http", "")
     assert seen["REMOTE_ADDR"] == "127.0.0.1"
 

@@ -101,7 +101,8 @@ class Reach:
             return False
         module, name = self._program.modules[caller[0]], caller[1].rpartition(".")[2]
         is_public = not id[1].rpartition(".")[2].startswith("_")
-        is_script = name in SCRIPT_FUNCTIONS or module.name.rpartition(".")[2] in ("__main__", "cli")
+        parts = module.name.split(".")
+        is_script = name in SCRIPT_FUNCTIONS or parts[-1] == "__main__" or "cli" in parts
         return is_public and (self._program.is_not_served(module) or (is_script and caller[1] != MODULE))
 
     def _is_of_metaclass(self, module: Module, function: Function, last: str) -> bool:

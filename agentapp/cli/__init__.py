@@ -1,0 +1,61 @@
+"""The `agentapp` command. Each command reads its options, calls what does the work, and prints.
+
+There is one file for each command or group of commands, named like it. It is imported when the command is
+used: `agentapp audit` needs neither Flask nor a database, and begins at once.
+
+To add a command to a group: a function in the group's file. To add one at the top: a file, a name in
+`COMMANDS`. Both have a row in docs/reference.md.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+import click
+
+from agentapp import __version__
+from agentapp.errors import AgentappError, SettingError, StartError
+
+# Name and summary, as in the command's own help, which a test compares.
+COMMANDS = (
+    ("serve", "Bring the database up to date, then serve."),
+    ("db", "The database's schema."),
+    ("user", "Accounts."),
+    ("breakers", "Breakers: of chat sessions, users, tenants and the model provider."),
+    ("audit", "Find state that requests share by mistake, in anybody's Python."),
+)
+
+
+class CommandOnDemand(click.Command):
+    """Stands for a command in the overview, and imports it when it is used."""
+
+    def load(self) -> click.Command:
+        command = getattr(import_module(f"agentapp.cli.{self.name}"), str(self.name))
+        assert isinstance(command, click.Command)  # noqa: S101 - for the type checker
+        return command
+
+
+class _PlainErrors(click.Group):
+    """An error that we raise on purpose is one line for the person at the terminal, never a traceback."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name, command, rest = super().resolve_command(ctx, args)
+        return name, command.load() if isinstance(command, CommandOnDemand) else command, rest
+
+    def invoke(self, ctx: click.Context) -> object:
+        try:
+            return super().invoke(ctx)
+        except AgentappError as exc:
+            click.echo(f"agentapp: {exc}", err=True)
+            ctx.exit(2 if isinstance(exc, SettingError | StartError) else 1)
+
+
+@click.group(
+    cls=_PlainErrors,
+    commands=[CommandOnDemand(name, help=summary) for name, summary in COMMANDS],
+)
+@click.version_option(__version__, prog_name="agentapp", message="%(prog)s %(version)s")
+def main() -> None:
+    """A multi-user chat-agent server."""

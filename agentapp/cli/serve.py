@@ -1,0 +1,50 @@
+"""`agentapp serve`: checks everything that can be checked, then becomes gunicorn."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from agentapp import __version__, config
+from agentapp.cli.database import open_accounts, upgrade
+from agentapp.parsing import settings_of
+from agentapp.server import options, resources
+
+
+def _option(name: str, metavar: str, text: str) -> Callable[[Any], Any]:
+    """An option in place of a variable. Its help names the variable and the default."""
+    declared = settings_of(options.ServerOptions)[name]
+    return click.option(
+        f"--{name}", metavar=metavar, help=f"{text} [{declared.variable}, {declared.default}]"
+    )
+
+
+@click.command()
+@_option("bind", "HOST:PORT", "Where to listen.")
+@_option("workers", "N", "Processes.")
+@_option("threads", "N", "Threads in each process.")
+def serve(bind: str | None, workers: str | None, threads: str | None) -> None:
+    """Bring the database up to date, then serve."""
+    chosen = options.load(options={"bind": bind, "workers": workers, "threads": threads})
+    settings = config.load(bind=chosen.bind)
+    # First of all the port: if another server has it, its database must not change under it.
+    options.check_free(chosen.bind)
+    upgrade(settings)
+    url = options.url_of(chosen.bind, https=settings.https)
+    model = "demo model" if settings.provider == "demo" else settings.model
+    click.echo(f"agentapp {__version__} on {url} ({model})")
+    with open_accounts(settings) as accounts:
+        token = accounts.new_setup_token()
+    if token:
+        click.echo(f"Make the first account: {url}/setup?token={token}")
+    _become_gunicorn(chosen)
+
+
+def _become_gunicorn(chosen: options.ServerOptions) -> None:
+    """This process from now on, so that a signal sent to it reaches the server. No open file is kept."""
+    command = [sys.executable, "-m", "gunicorn", "-c", str(resources.gunicorn_config())]
+    os.execve(sys.executable, [*command, "agentapp.app:create_app()"], {**os.environ, **chosen.environ()})  # noqa: S606

@@ -13,13 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from agentapp.errors import SettingError
-from agentapp.instance import kept_secret
+from agentapp.instance import MIN_SECRET_BYTES, kept_secret, long_enough_secret
 from agentapp.parsing import (
-    MIN_SECRET_BYTES,
     Setting,
     directory,
     flag,
-    long_enough_secret,
     long_seconds,
     microusd,
     module_and_name,

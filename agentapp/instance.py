@@ -7,7 +7,8 @@ import secrets
 from pathlib import Path
 
 from agentapp.errors import StartError
-from agentapp.parsing import MIN_SECRET_BYTES
+
+MIN_SECRET_BYTES = 32
 
 
 def prepare(instance: Path) -> None:
@@ -48,3 +49,9 @@ def _write_secret(path: Path) -> None:
         pass
     finally:
         unfinished.unlink()
+
+
+def long_enough_secret(value: str) -> str:
+    if len(value.encode()) < MIN_SECRET_BYTES:
+        raise ValueError(f"must be {MIN_SECRET_BYTES} bytes or more")
+    return value

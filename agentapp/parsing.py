@@ -18,7 +18,6 @@ T = TypeVar("T")
 
 SECONDS_IN = (("second", 1), ("minute", 60), ("hour", 3_600), ("day", 86_400))
 SHORTEST_SECONDS = 0.1
-MIN_SECRET_BYTES = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,12 +223,6 @@ def _names_a_sqlite_file(url: str) -> bool:
     """A database in memory would be a different one in every worker."""
     file = url.removeprefix("sqlite:///")
     return file not in ("", url) and not file.startswith((":memory:", "file:", "?"))
-
-
-def long_enough_secret(value: str) -> str:
-    if len(value.encode()) < MIN_SECRET_BYTES:
-        raise ValueError(f"must be {MIN_SECRET_BYTES} bytes or more")
-    return value
 
 
 def address(value: str) -> str:

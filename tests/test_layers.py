@@ -17,10 +17,9 @@ LAYERS = (
     {"storage"},
     {"turns"},
     {"agents", "guardrails", "server"},
-    {"config", "events", "isolation"},
-    {"instance"},
-    {"parsing", "telemetry"},
-    {"errors", "audit"},
+    {"config"},
+    {"events", "instance", "isolation", "parsing"},
+    {"audit", "errors", "telemetry"},
 )
 # Third parties with an owner: nobody else may import them.
 OWNERS = {

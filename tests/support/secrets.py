@@ -1,4 +1,4 @@
-"""What each of several processes runs that load the settings at once. It imports little: eight are started."""
+"""What each of several processes runs that load the settings at once. It imports little: there are eight."""
 
 from __future__ import annotations
 

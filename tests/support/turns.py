@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from agentapp.isolation import Scope
+from agentapp.isolation import Scope, UserScope
 from agentapp.turns.turn import Turn, TurnKit
 from agentapp.turns.values import NewMessage
 from agentapp.web.parts import Parts
@@ -24,3 +24,10 @@ def hurry(monkeypatch: pytest.MonkeyPatch, *workers: Parts, seconds: float = 0.0
     for parts in workers:
         for scheduled in parts.turns.heartbeat.jobs:
             scheduled.every = min(scheduled.every, seconds)
+
+
+def someone(parts: Parts, name: str) -> Scope:
+    """A new user with an empty chat."""
+    user = parts.accounts.add(name, "a long enough password")
+    mine = UserScope(request_id=f"r-{name}", tenant_id=user.tenant_id, user_id=user.id)
+    return mine.within(parts.chats.create(mine).id)

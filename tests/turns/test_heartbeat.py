@@ -24,7 +24,7 @@ from agentapp.agents.provider import Reply
 from agentapp.config import Settings
 from agentapp.errors import LoginRequired, StorageUnavailable
 from agentapp.guardrails.admission import TurnCells
-from agentapp.isolation import Scope, UserScope
+from agentapp.isolation import Scope
 from agentapp.storage import migrate
 from agentapp.turns.abandoned import interrupt_abandoned
 from agentapp.turns.service import TurnService
@@ -35,7 +35,7 @@ from agentapp.web.parts import Parts
 from tests.support.people import without_limits
 from tests.support.postgres import postgres_url
 from tests.support.scripted import SPENT, Scripted, calls
-from tests.support.turns import begin, hurry
+from tests.support.turns import begin, hurry, someone
 
 PATIENCE = 30.0
 
@@ -60,9 +60,7 @@ def workers(url: str, settings: Settings, make_app: Any) -> tuple[Parts, Parts]:
 
 @pytest.fixture
 def scope(workers: tuple[Parts, Parts]) -> Scope:
-    user = workers[0].accounts.add("uma", "a long enough password")
-    mine = UserScope(request_id="r", tenant_id=user.tenant_id, user_id=user.id)
-    return mine.within(workers[0].chats.create(mine).id)
+    return someone(workers[0], "uma")
 
 
 class Spoken:

@@ -17,7 +17,7 @@ from agentapp.agents.provider import Reply
 from agentapp.config import Settings
 from agentapp.errors import LoginRequired, NotFound, ProviderGarbled, TurnInterrupted, TurnStopped
 from agentapp.guardrails.cell import Cell
-from agentapp.isolation import Scope, UserScope
+from agentapp.isolation import Scope
 from agentapp.turns.feed import NumberedEvent
 from agentapp.turns.service import TurnService
 from agentapp.turns.subscription import Subscription
@@ -25,18 +25,11 @@ from agentapp.turns.values import NewMessage
 from agentapp.web.parts import Parts
 from tests.support.crowds import database, wait_for
 from tests.support.scripted import SPENT, Scripted, calls, hands_over
-from tests.support.turns import hurry
+from tests.support.turns import hurry, someone
 from tests.support.watching import sql
 
 PASSWORD = "a long enough password"
 PATIENCE = 20.0
-
-
-def someone(parts: Parts, name: str) -> Scope:
-    """A user with an empty chat."""
-    user = parts.accounts.add(name, PASSWORD)
-    mine = UserScope(request_id=f"r-{name}", tenant_id=user.tenant_id, user_id=user.id)
-    return mine.within(parts.chats.create(mine).id)
 
 
 @pytest.fixture

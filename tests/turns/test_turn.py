@@ -54,15 +54,13 @@ from agentapp.web.parts import Parts
 from agentapp.web.steps import steps_of
 from tests.support.people import EVENTS, JSON, PAGE, events_of, person, sign_in, without_limits
 from tests.support.scripted import SPENT, Scripted, calls, hands_over
-from tests.support.turns import begin
+from tests.support.turns import begin, someone
 
 
 @pytest.fixture
 def scope(parts: Parts) -> Scope:
     """A user with an empty chat."""
-    user = parts.accounts.add("uma", "a long enough password")
-    mine = UserScope(request_id="r", tenant_id=user.tenant_id, user_id=user.id)
-    return mine.within(parts.chats.create(mine).id)
+    return someone(parts, "uma")
 
 
 @pytest.fixture

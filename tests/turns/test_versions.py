@@ -23,21 +23,19 @@ from agentapp.events import (
     text_of,
     unpacked,
 )
-from agentapp.isolation import Scope, UserScope
+from agentapp.isolation import Scope
 from agentapp.storage.values import StoredTurn, utc_now
 from agentapp.web.parts import Parts
 from agentapp.web.steps import steps_of
 from agentapp.web.versions import Versions, branch, versions
 from tests.support.people import PAGE, Person
 from tests.support.scripted import Scripted, hands_over
-from tests.support.turns import begin
+from tests.support.turns import begin, someone
 
 
 @pytest.fixture
 def scope(parts: Parts) -> Scope:
-    user = parts.accounts.add("uma", "a long enough password")
-    mine = UserScope(request_id="r", tenant_id=user.tenant_id, user_id=user.id)
-    return mine.within(parts.chats.create(mine).id)
+    return someone(parts, "uma")
 
 
 def turn(number: int, follows: int) -> StoredTurn:

@@ -1,4 +1,4 @@
-"""What each process runs of several that load the settings at once. It imports little, as eight are started."""
+"""What each process runs of several that load the settings at once. It imports little: eight are started."""
 
 from __future__ import annotations
 

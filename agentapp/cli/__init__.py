@@ -36,7 +36,10 @@ class CommandOnDemand(click.Command):
 
 
 class _PlainErrors(click.Group):
-    """An error that we raise on purpose is one line for the person at the terminal, never a traceback."""
+    """An error that we raise on purpose is one line for the person at the terminal, never a traceback.
+
+    That holds for every command, so this group is also where commands are loaded on demand.
+    """
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

@@ -79,6 +79,35 @@ def test_a_module_imports_only_what_is_below_it(name: str) -> None:
         assert layer_of(name) < layer_of(target), f"{name} must not import {target}"
 
 
+def module_of(imported: str) -> str | None:
+    """The module that an import of ours is from; None if it is somebody else's."""
+    root, _, target = imported.partition(".")
+    if root != "agentapp":
+        return None
+    while target and target not in MODULES:
+        target = target.rpartition(".")[0]
+    return target or None
+
+
+def test_no_module_imports_itself_by_way_of_others() -> None:
+    """Imports inside functions count too: they only hide a circle."""
+    graph = {
+        name: {found for each in imports(tree) if (found := module_of(each)) not in (None, name)}
+        for name, tree in MODULES.items()
+    }
+    while leaves := {name for name, targets in graph.items() if not targets & graph.keys()}:
+        graph = {name: targets for name, targets in graph.items() if name not in leaves}
+    assert not graph
+
+
+def test_the_house_is_small_enough_to_know() -> None:
+    """Few layers, few modules at the root, no module that takes long to read."""
+    assert len(LAYERS) <= 8
+    assert len([path for path in PACKAGE.glob("*.py") if path.name != "__init__.py"]) <= 10
+    lengths = {path: len(path.read_text().splitlines()) for path in PACKAGE.rglob("*.py")}
+    assert {path: length for path, length in lengths.items() if length > 350} == {}
+
+
 @pytest.mark.parametrize("name", [name for name in MODULES if not name.startswith(("audit", "cli"))])
 def test_the_auditor_is_for_the_command_alone(name: str) -> None:
     audits = [each for each in imports(MODULES[name]) if f"{each}.".startswith("agentapp.audit.")]

@@ -9,7 +9,7 @@ from werkzeug.middleware.proxy_fix import ProxyFix
 
 from agentapp import config, web
 from agentapp.agents import providers
-from agentapp.agents.drivers.deadlines import Deadlines
+from agentapp.agents.drivers.shared import Deadlines
 from agentapp.agents.drivers.threaded import ThreadedDriver
 from agentapp.agents.loop import Limits
 from agentapp.agents.prices import Prices

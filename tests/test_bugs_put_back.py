@@ -254,7 +254,7 @@ BUGS = (
     ),
     Bug(
         "a seat that is not given back",
-        "agentapp/turns/subscription.py",
+        "agentapp/turns/feed.py",
         "        self._held.close()\n",
         "        pass\n",
         "tests/turns/test_turn.py::test_a_seat_is_given_back_once_however_a_stream_ends[str-closed_at_once]",
@@ -299,7 +299,7 @@ BUGS = (
     ),
     Bug(
         "a resumed stream counts from one",
-        "agentapp/turns/subscription.py",
+        "agentapp/turns/feed.py",
         "            self._number = event.number\n            return event\n",
         "            self._number = event.number\n"
         "            self.told = getattr(self, 'told', 0) + 1\n"

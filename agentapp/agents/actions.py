@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from agentapp.agents.agent import LiveAgent
 from agentapp.agents.provider import ModelCall, ToolCall
+from agentapp.agents.team import LiveAgent
 from agentapp.events import Event
 
 

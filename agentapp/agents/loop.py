@@ -13,11 +13,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from agentapp.agents.actions import Action, AskModel, Emit, RunTools
-from agentapp.agents.agent import HAND_BACK, HAND_OVER, LiveAgent
 from agentapp.agents.prices import Prices
 from agentapp.agents.provider import Message, Reply, ToolCall, ToolResult
 from agentapp.agents.results import error_result
-from agentapp.agents.team import Crew
+from agentapp.agents.team import HAND_BACK, HAND_OVER, Crew, LiveAgent
 from agentapp.errors import Declined, OutOfSteps, OutOfTokens, ProviderError, ProviderFailed, TurnFailed
 from agentapp.events import (
     AgentCompleted,

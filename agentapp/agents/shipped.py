@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from agentapp.agents.agent import Agent
-from agentapp.agents.team import Team
+from agentapp.agents.team import Agent, Team
 from agentapp.agents.tools.calculator import calculate
 from agentapp.agents.tools.clock import add_to_date, convert_time, current_time, days_between
 from agentapp.agents.tools.notes import add_note, list_notes, remove_note

@@ -4,8 +4,7 @@ service         what a request may ask for: send, follow, stop, delete; start, d
 turn            one turn, top to bottom: begin, play, settle
 abandoned       turns that nobody will settle: their worker died, or their chat is deleted
 history         what the model is shown of the conversation before
-feed            the events of one turn, numbered, as far as this worker has them
-subscription    one reader of a feed; the set of all that are open here
+feed            the events of one turn, numbered, and the subscriptions of those who read them
 local, remote   turns that this worker plays; turns of other workers that somebody reads here
 heartbeat       the worker's one background thread, and the list of its jobs
 jobs            what each of those jobs does

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 
+from agentapp.turns.feed import Subscriptions
 from agentapp.turns.local import LocalTurns
 from agentapp.turns.remote import RemoteTurns
-from agentapp.turns.subscription import Subscriptions
 
 # Before the grace is over, interrupted turns are stored and their readers told: this takes seconds, not more.
 SECONDS_TO_STORE = 5.0

@@ -8,11 +8,11 @@ from agentapp.guardrails.guard import Guardrails
 from agentapp.isolation import Binder
 from agentapp.turns.abandoned import interrupt_abandoned
 from agentapp.turns.draining import Draining
+from agentapp.turns.feed import Subscriptions
 from agentapp.turns.leases import Leases
 from agentapp.turns.local import LocalTurns
 from agentapp.turns.remote import RemoteTurns
 from agentapp.turns.stores import LiveTurnStore, LoginStore, TurnStore
-from agentapp.turns.subscription import Subscriptions
 
 RENEWALS_PER_LEASE = 4
 

@@ -11,7 +11,7 @@ from agentapp.guardrails.streams import StreamSlots
 from agentapp.isolation import Binder, Scope
 from agentapp.turns.abandoned import delete_chat
 from agentapp.turns.draining import Draining
-from agentapp.turns.feed import Feed
+from agentapp.turns.feed import Feed, Subscription, Subscriptions
 from agentapp.turns.heartbeat import IDLE_SECONDS, Heartbeat, ScheduledJob
 from agentapp.turns.jobs import (
     EndStreamsOfEndedLogins,
@@ -23,7 +23,6 @@ from agentapp.turns.jobs import (
 from agentapp.turns.local import LocalTurns
 from agentapp.turns.remote import RemoteTurns
 from agentapp.turns.stores import LiveTurnStore, LoginStore
-from agentapp.turns.subscription import Subscription, Subscriptions
 from agentapp.turns.turn import Turn, TurnKit
 from agentapp.turns.values import NewMessage, RepeatedMessage
 

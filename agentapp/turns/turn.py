@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-from agentapp.agents.drivers.deadlines import Deadlines
+from agentapp.agents.drivers.shared import Deadlines
 from agentapp.agents.drivers.threaded import ThreadedDriver
 from agentapp.agents.loop import Limits, Opening, TurnLoop
 from agentapp.agents.prices import Prices

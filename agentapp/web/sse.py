@@ -7,8 +7,7 @@ from collections.abc import Iterator
 
 from agentapp.errors import LoginRequired
 from agentapp.events import TurnCompleted
-from agentapp.turns.feed import NumberedEvent
-from agentapp.turns.subscription import Subscription
+from agentapp.turns.feed import NumberedEvent, Subscription
 from agentapp.web.markdown import render
 
 

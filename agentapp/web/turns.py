@@ -9,7 +9,7 @@ from flask.typing import ResponseReturnValue
 
 from agentapp.errors import Refused, TurnInterrupted
 from agentapp.events import TurnCompleted
-from agentapp.turns.subscription import Subscription
+from agentapp.turns.feed import Subscription
 from agentapp.turns.values import NewMessage
 from agentapp.web.auth import login_token
 from agentapp.web.chat import page

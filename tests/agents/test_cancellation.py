@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from agentapp.agents.cancellation import Cancellation
+from agentapp.agents.provider import Cancellation
 
 
 def test_the_last_action_is_called_once_whether_it_is_set_before_or_after_the_cancel() -> None:

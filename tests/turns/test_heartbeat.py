@@ -27,8 +27,8 @@ from agentapp.guardrails.admission import TurnCells
 from agentapp.isolation import Scope
 from agentapp.storage import migrate
 from agentapp.turns.abandoned import interrupt_abandoned
+from agentapp.turns.feed import Subscription
 from agentapp.turns.service import TurnService
-from agentapp.turns.subscription import Subscription
 from agentapp.turns.turn import Turn
 from agentapp.turns.values import Lease, NewMessage
 from agentapp.web.parts import Parts

@@ -18,9 +18,8 @@ from agentapp.config import Settings
 from agentapp.errors import LoginRequired, NotFound, ProviderGarbled, TurnInterrupted, TurnStopped
 from agentapp.guardrails.cell import Cell
 from agentapp.isolation import Scope
-from agentapp.turns.feed import NumberedEvent
+from agentapp.turns.feed import NumberedEvent, Subscription
 from agentapp.turns.service import TurnService
-from agentapp.turns.subscription import Subscription
 from agentapp.turns.values import NewMessage
 from agentapp.web.parts import Parts
 from tests.support.crowds import database, wait_for

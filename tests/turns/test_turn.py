@@ -19,12 +19,11 @@ import pytest
 from flask import Flask
 from sqlalchemy import event, select, update
 
-from agentapp.agents.agent import Agent, LiveAgent
 from agentapp.agents.drivers.threaded import ThreadedDriver
 from agentapp.agents.prices import Prices
 from agentapp.agents.provider import Message, Reply
 from agentapp.agents.providers.retrying import Retrying
-from agentapp.agents.team import Crew, Team
+from agentapp.agents.team import Agent, Crew, LiveAgent, Team
 from agentapp.agents.tool import tool
 from agentapp.errors import (
     BreakerOpen,
@@ -46,8 +45,8 @@ from agentapp.guardrails.streams import StreamSlots
 from agentapp.isolation import Scope, UserScope
 from agentapp.storage.models import GuardrailCell, LiveTurn
 from agentapp.storage.values import utc_now
+from agentapp.turns.feed import Subscription
 from agentapp.turns.history import MAX_HISTORY_CHARS, history
-from agentapp.turns.subscription import Subscription
 from agentapp.turns.turn import Turn, TurnKit
 from agentapp.turns.values import NewMessage, RepeatedMessage
 from agentapp.web.parts import Parts

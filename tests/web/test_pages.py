@@ -18,9 +18,8 @@ from flask.testing import FlaskClient
 from werkzeug.test import TestResponse
 
 from agentapp import errors
-from agentapp.agents.agent import Agent
 from agentapp.agents.provider import ModelCall, Reply
-from agentapp.agents.team import Team
+from agentapp.agents.team import Agent, Team
 from agentapp.config import Settings
 from agentapp.errors import AgentappError, ProviderFailed, ProviderTimeout
 from agentapp.storage.accounts import Accounts

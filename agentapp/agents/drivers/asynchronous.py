@@ -1,4 +1,4 @@
-"""The driver for asyncio: carries out the same loop in an async server."""
+"""The driver for asyncio: the same loop, for people who embed the agents in an async server."""
 
 from __future__ import annotations
 
@@ -11,17 +11,21 @@ from contextlib import aclosing
 from dataclasses import replace
 
 from agentapp.agents.actions import AskModel, Emit, RunTools
-from agentapp.agents.drivers.async_stream_reader import AsyncStreamReader
-from agentapp.agents.drivers.deadlines import Deadlines, SilenceTimer
-from agentapp.agents.drivers.halting import AsyncHalt, Halt
-from agentapp.agents.drivers.progress import Progress
-from agentapp.agents.drivers.threads import run_in_own_thread
+from agentapp.agents.drivers.shared import (
+    AsyncHalt,
+    Deadlines,
+    Halt,
+    Progress,
+    SilenceTimer,
+    run_in_own_thread,
+    usage_in,
+)
 from agentapp.agents.loop import TurnLoop
-from agentapp.agents.provider import AsyncProvider, Reply, ToolCall, ToolResult
+from agentapp.agents.provider import AsyncProvider, ModelCall, Reply, ToolCall, ToolResult
 from agentapp.agents.results import finished_result, late_result, unknown_tool_result
 from agentapp.agents.tool import Tool, ToolContext
-from agentapp.errors import TurnFailed
-from agentapp.events import Event
+from agentapp.errors import ProviderGarbled, TurnFailed
+from agentapp.events import Event, Usage
 from agentapp.isolation import Binder
 
 Job = asyncio.Future[object] | None  # None for a tool that does not exist
@@ -146,3 +150,51 @@ def _drop(jobs: list[Job]) -> None:
     for job in jobs:
         if job is not None and not job.cancel() and not job.cancelled():
             job.exception()
+
+
+class AsyncStreamReader:
+    """One model call. ``spent`` is what it has cost, as far as the provider has said."""
+
+    def __init__(self, provider: AsyncProvider, call: ModelCall) -> None:
+        self._pieces = provider.stream(call)
+        self._pull = asyncio.ensure_future(self._next())
+        self.spent = Usage()
+
+    async def next_item(
+        self, timer: SilenceTimer, turn_ends: float, halt: AsyncHalt
+    ) -> str | Reply | BaseException:
+        """The next piece, the reply, or what the provider raised; an empty piece if there was none for a
+        while. Raises when a deadline has passed.
+        """
+        began = time.monotonic()
+        seconds = timer.next_wait(turn_ends - began)
+        await halt.wait({self._pull}, seconds)
+        if not self._pull.done():
+            timer.add(seconds)
+            return ""
+        error = self._pull.exception()
+        item = self._pull.result() if error is None else error
+        self.spent = usage_in(item) or self.spent
+        if not isinstance(item, (Reply, BaseException)):
+            self._pull = asyncio.ensure_future(self._next())
+        if isinstance(item, Usage):
+            timer.add(time.monotonic() - began)
+            return ""
+        timer.restart()
+        return item
+
+    async def close(self) -> None:
+        """End the call wherever it is: a connection with half an answer in it must not be used again."""
+        self._pull.cancel()
+        await asyncio.wait({self._pull})
+        if not self._pull.cancelled():
+            self._pull.exception()
+        close = getattr(self._pieces, "aclose", None)
+        if close is not None:
+            await close()
+
+    async def _next(self) -> str | Usage | Reply:
+        try:
+            return await anext(self._pieces)
+        except StopAsyncIteration:
+            raise ProviderGarbled("The model's answer ended too early.") from None

@@ -1,4 +1,4 @@
-"""The driver for threads: carries out the actions of a loop and yields its events as they happen."""
+"""The driver for threads: carries out what the loop decides and yields its events as they happen."""
 
 from __future__ import annotations
 
@@ -8,20 +8,24 @@ import time
 from collections.abc import Awaitable, Generator
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import replace
+from queue import Empty, SimpleQueue
 
 from agentapp.agents.actions import AskModel, Emit, RunTools
-from agentapp.agents.cancellation import Cancellation
-from agentapp.agents.drivers.deadlines import Deadlines, SilenceTimer
-from agentapp.agents.drivers.halting import Halt, raise_if_halted
-from agentapp.agents.drivers.progress import Progress
-from agentapp.agents.drivers.stream_reader import StreamReader
-from agentapp.agents.drivers.threads import run_in_own_thread
+from agentapp.agents.drivers.shared import (
+    Deadlines,
+    Halt,
+    Progress,
+    SilenceTimer,
+    raise_if_halted,
+    run_in_own_thread,
+    usage_in,
+)
 from agentapp.agents.loop import TurnLoop
-from agentapp.agents.provider import Provider, Reply, ToolCall, ToolResult
+from agentapp.agents.provider import Cancellation, ModelCall, Provider, Reply, ToolCall, ToolResult
 from agentapp.agents.results import finished_result, late_result, unknown_tool_result
 from agentapp.agents.tool import Tool, ToolContext
-from agentapp.errors import TurnFailed
-from agentapp.events import Event
+from agentapp.errors import ProviderGarbled, TurnFailed
+from agentapp.events import Event, Usage
 from agentapp.isolation import Binder
 
 Job = Future[object] | None  # None for a tool that does not exist
@@ -132,3 +136,54 @@ def _finish(value: object) -> object:
 
 async def _await(value: Awaitable[object]) -> object:
     return await value
+
+
+class StreamReader:
+    """One model call. ``run`` is for the thread that reads, ``next_item`` for the thread that waits.
+
+    ``spent`` is what the call has cost, as far as the provider has said: it may be ahead of ``next_item``.
+    """
+
+    def __init__(self, provider: Provider, call: ModelCall) -> None:
+        self._provider, self._call = provider, call
+        self.items: SimpleQueue[str | Usage | Reply | Exception] = SimpleQueue()
+        self.spent = Usage()
+
+    def run(self) -> None:
+        try:
+            pieces = self._provider.stream(self._call)
+            try:
+                for piece in pieces:
+                    self._put(piece)
+                    if self._call.cancellation.is_cancelled:
+                        return
+            finally:
+                close = getattr(pieces, "close", None)
+                if close is not None:
+                    close()
+            self._put(ProviderGarbled("The model's answer ended too early."))
+        except Exception as error:
+            self._put(error)
+        except BaseException as error:  # an exit meant for this thread must not end the thread that waits
+            self._put(ProviderGarbled(f"The model's answer ended with {type(error).__name__}."))
+
+    def next_item(self, timer: SilenceTimer, turn_ends: float) -> str | Reply | Exception:
+        """The next piece, the reply, or what the provider raised; an empty piece if there was none for a
+        while. Raises when a deadline has passed.
+        """
+        began = time.monotonic()
+        seconds = timer.next_wait(turn_ends - began)
+        try:
+            item = self.items.get(timeout=seconds)
+        except Empty:
+            timer.add(seconds)
+            return ""
+        if isinstance(item, Usage):
+            timer.add(time.monotonic() - began)
+            return ""
+        timer.restart()
+        return item
+
+    def _put(self, item: str | Usage | Reply | Exception) -> None:
+        self.spent = usage_in(item) or self.spent
+        self.items.put(item)

@@ -14,7 +14,7 @@ from typing import Any
 import httpcore2
 import httpx2
 
-from agentapp.agents.cancellation import Cancellation
+from agentapp.agents.provider import Cancellation
 
 _sending_for: ContextVar[Cancellation | None] = ContextVar("agentapp_sending_for", default=None)
 

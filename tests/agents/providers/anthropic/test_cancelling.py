@@ -9,7 +9,7 @@ import anthropic
 import httpx2
 import pytest
 
-from agentapp.agents.cancellation import Cancellation
+from agentapp.agents.provider import Cancellation
 from agentapp.agents.providers.anthropic import AnthropicProvider
 from agentapp.agents.providers.anthropic.cancelling import make_cancellable, sending_for
 from agentapp.errors import (

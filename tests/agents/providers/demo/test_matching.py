@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from agentapp.agents.agent import Agent
 from agentapp.agents.shipped import maths, team
-from agentapp.agents.team import Team
+from agentapp.agents.team import Agent, Team
 from agentapp.agents.tool import tool
 from tests.agents.providers.demo.asking import Played, play
 

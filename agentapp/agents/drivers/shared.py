@@ -1,0 +1,164 @@
+"""What both drivers share: deadlines, halting from outside, the progress of a call, threads for jobs."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from agentapp.agents.provider import Reply
+from agentapp.errors import (
+    ProviderError,
+    ProviderTimeout,
+    TurnFailed,
+    TurnInterrupted,
+    TurnStopped,
+    TurnTimeout,
+)
+from agentapp.events import Text, Usage
+
+
+@dataclass(frozen=True, slots=True)
+class Deadlines:
+    """Seconds: for the whole turn, for the first token of a model call, between any two tokens, for a tool.
+
+    ``tick`` is how often a driver yields ``None`` while it waits.
+    """
+
+    turn: float = 120.0
+    first_token: float = 30.0
+    gap: float = 15.0
+    tool: float = 5.0
+    tick: float = 5.0
+
+    @property
+    def longest_silence(self) -> float:
+        return max(self.first_token, self.gap)
+
+
+@dataclass(slots=True)
+class SilenceTimer:
+    """How long one model call has been silent. Only the time spent waiting for the model counts, so that a
+    reader who takes the pieces slowly does not make the model look silent.
+    """
+
+    deadlines: Deadlines
+    silence: float = 0.0
+    has_begun: bool = False
+
+    def next_wait(self, turn_left: float) -> float:
+        """Seconds to wait for the next piece before calling this again. Raises when a deadline has passed."""
+        allowed = self.deadlines.gap if self.has_begun else self.deadlines.first_token
+        if self.silence >= allowed:
+            what = "stopped answering" if self.has_begun else "did not begin to answer"
+            raise ProviderTimeout(f"The model {what} within {allowed:g} seconds.")
+        if turn_left <= 0:
+            raise TurnTimeout(f"The answer took longer than {self.deadlines.turn:g} seconds.")
+        return min(allowed - self.silence, turn_left, self.deadlines.tick)
+
+    def add(self, seconds: float) -> None:
+        self.silence += seconds
+
+    def restart(self) -> None:
+        """The model has sent something."""
+        self.silence, self.has_begun = 0.0, True
+
+
+# Setting an exception on it, from any thread, halts the turn: the driver raises that exception.
+Halt = Future[Any]
+
+
+def raise_if_halted(halt: Halt) -> None:
+    if halt.done():
+        raise halt.exception() or TurnInterrupted()
+
+
+class AsyncHalt:
+    """A `Halt` that the running event loop can wait for."""
+
+    def __init__(self, halt: Halt) -> None:
+        self._halt = halt
+        self._loop = asyncio.get_running_loop()
+        self._woken: asyncio.Future[None] = self._loop.create_future()
+        halt.add_done_callback(self._wake)
+
+    def raise_if_halted(self) -> None:
+        raise_if_halted(self._halt)
+
+    async def wait(self, jobs: Iterable[asyncio.Future[Any]], seconds: float) -> None:
+        """Until one of the jobs is done or the turn is halted, but not longer than that."""
+        await asyncio.wait({*jobs, self._woken}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+
+    def _wake(self, _: Halt) -> None:
+        with suppress(RuntimeError):  # the event loop is closed, so nothing waits any more
+            self._loop.call_soon_threadsafe(self._woken.set_result, None)
+
+
+CHARS_PER_TOKEN = 4
+
+
+@dataclass(slots=True)
+class Progress:
+    """The progress of one model call. ``separator`` goes before its first piece of text."""
+
+    separator: str
+    tick: float
+    chars_shown: int = 0
+    _last_event: float = field(default_factory=time.monotonic)
+
+    def events_for(self, piece: str) -> Iterator[Text | None]:
+        """The event of a piece. Without text it is ``None``, and only if there was no event for a tick."""
+        if piece:
+            self.chars_shown += len(piece)
+            text, self.separator = self.separator + piece, ""
+            yield Text(text)
+            self._last_event = time.monotonic()
+        elif time.monotonic() - self._last_event >= self.tick:
+            yield None
+            self._last_event = time.monotonic()
+
+    def complete(self, error: TurnFailed, spent: Usage) -> None:
+        """Add to the error that ended the call what it does not know: the cost, and if any text was shown."""
+        if error.usage is None:
+            halted = isinstance(error, (TurnStopped, TurnInterrupted))
+            error.usage = _at_least(spent, self.chars_shown) if halted else spent
+        if isinstance(error, ProviderError):
+            error.said_something = self.chars_shown > 0
+
+
+def usage_in(item: object) -> Usage | None:
+    """What a call has cost so far, if the item that its provider gave or raised says so."""
+    match item:
+        case Usage():
+            return item
+        case Reply(usage=Usage() as usage) | TurnFailed(usage=Usage() as usage):
+            return usage
+    return None
+
+
+def _at_least(spent: Usage, chars: int) -> Usage:
+    # A provider may report its output tokens only at the end, which a halted call never reaches. Otherwise a
+    # user could stop every answer just before its end and pay nothing, so the text that was shown is counted
+    # roughly.
+    return replace(spent, output_tokens=max(spent.output_tokens, math.ceil(chars / CHARS_PER_TOKEN)))
+
+
+def run_in_own_thread(run: Callable[[], object], name: str) -> Future[object]:
+    """Run a job on a thread made for it. A pool is shared state: one session's hung tools could fill it."""
+    job: Future[object] = Future()
+    job.set_running_or_notify_cancel()
+
+    def work() -> None:
+        try:
+            job.set_result(run())
+        except BaseException as error:
+            job.set_exception(error)
+
+    threading.Thread(target=work, name=name, daemon=True).start()
+    return job

@@ -463,9 +463,13 @@ def test_a_turn_that_was_under_way_does_not_undo_what_an_operator_set(
     assert listed(agentapp) == []
 
 
-def test_a_reset_is_so_at_once_in_every_worker(url: str, agentapp: Agentapp, tmp_path: Path) -> None:
-    add_users(url, ["ann"])
-    env = {"AGENTAPP_DATABASE_URL": url, "AGENTAPP_DEMO_DELAY": "0", "AGENTAPP_BREAKER_COOLDOWN": "900"}
+def test_a_reset_is_so_at_once_in_every_worker(database_url: str, agentapp: Agentapp, tmp_path: Path) -> None:
+    add_users(database_url, ["ann"])
+    env = {
+        "AGENTAPP_DATABASE_URL": database_url,
+        "AGENTAPP_DEMO_DELAY": "0",
+        "AGENTAPP_BREAKER_COOLDOWN": "900",
+    }
     with server(tmp_path, workers=2, env=env) as running:
         ann = Visitor(running.url)
         ann.sign_in("ann", SERVED_PASSWORD)

@@ -204,7 +204,7 @@ def half_open_moments(
 def test_when_the_prober_dies_with_its_worker_the_chat_and_the_users_room_come_back_by_themselves(
     tmp_path: Path, url: str, api: MessagesApi
 ) -> None:
-    """The next worker's journal finds the turns whose worker is gone, also where nobody asks for them. With
+    """The next worker's heartbeat finds the turns whose worker is gone, also where nobody asks for them. With
     time alone all that would be lost for minutes.
     """
     add_people(url, ["ann", "bob", "carl"])

@@ -286,7 +286,7 @@ def test_plain_gunicorn_starts_while_the_database_is_away(clone: Path) -> None:
         first, *more = s.output().splitlines()
         assert first.startswith("agentapp: starting anyway: cannot use the database: ")
         # Every worker may say once more that it cannot look for turns left by others.
-        assert [line.partition(": ")[0] for line in more] == ["journal"] * min(len(more), 2), more
+        assert [line.partition(": ")[0] for line in more] == ["heartbeat"] * min(len(more), 2), more
         with pytest.raises(HTTPError) as caught:
             get(f"{s.url}/readyz")
         with caught.value:

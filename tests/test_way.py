@@ -1,0 +1,87 @@
+"""The way of a message through the files, from the request to the settled row: short enough to follow."""
+
+from __future__ import annotations
+
+import re
+import sys
+import threading
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+from flask import Flask
+
+from tests.support.documentation import ROOT
+from tests.support.people import person
+
+PACKAGE = f"{ROOT / 'agentapp'}/"
+ARCHITECTURE = (ROOT / "docs" / "architecture.md").read_text()
+MOST_FILES = 25
+# The parts of a cell call each other, and every view asks for the app's parts: neither is a step on the way.
+VALUES = {f"guardrails/{name}.py" for name in ("bucket", "budget", "bulkhead", "cell", "holds", "outage")}
+ACCESSORS = {"web/parts.py"}
+
+
+@contextmanager
+def traced() -> Iterator[dict[str, set[str]]]:
+    """For each file of the package, the other files of the package that it called, on any thread."""
+    calls: defaultdict[str, set[str]] = defaultdict(set)
+
+    def note(frame: FrameType, event: str, arg: Any) -> None:
+        callee = frame.f_code.co_filename
+        if event != "call" or not callee.startswith(PACKAGE):
+            return
+        caller = frame.f_back
+        while caller is not None and not caller.f_code.co_filename.startswith(PACKAGE):
+            caller = caller.f_back
+        if caller is not None and caller.f_code.co_filename != callee:
+            calls[caller.f_code.co_filename.removeprefix(PACKAGE)].add(callee.removeprefix(PACKAGE))
+
+    before = sys.getprofile()
+    threading.setprofile(note)
+    sys.setprofile(note)
+    try:
+        yield calls
+    finally:
+        sys.setprofile(before)
+        threading.setprofile(None)
+
+
+def files_on_the_way(app: Flask) -> set[str]:
+    """Those that hand the message on to another file, up to the model's provider."""
+    ann = person(app, "ann")
+    chat = ann.new_chat()
+    ann.ask(chat, "warm")
+    with traced() as calls:
+        ann.ask(chat, "hello")
+    handing_on = {caller for caller, callees in calls.items() if callees - ACCESSORS}
+    return {file for file in handing_on if not file.startswith("agents/providers/")} - VALUES
+
+
+def test_a_message_is_handed_on_by_few_files(app: Flask) -> None:
+    way = files_on_the_way(app)
+    assert {
+        "web/turns.py",
+        "turns/turn.py",
+        "storage/turns.py",
+        "guardrails/guard.py",
+        "agents/loop.py",
+    } <= way
+    assert len(way) <= MOST_FILES, sorted(way)
+
+
+def test_the_documentation_shows_the_whole_way(app: Flask) -> None:
+    table = ARCHITECTURE.partition("## The way of a message")[2].partition("## ")[0]
+    shown = set(re.findall(r"`([\w/]+\.py)`", table))
+    shown |= {f"guardrails/{name}" for name in shown if "/" not in name}
+    assert files_on_the_way(app) - shown == set()
+
+
+def test_every_file_that_the_documentation_names_is_there() -> None:
+    rooms = "agentapp|agents|guardrails|storage|turns|web|server|cli|telemetry"
+    for page in (ROOT / "docs").glob("*.md"):
+        for name in re.findall(rf"`((?:{rooms})/[\w/.]+\.py)`", page.read_text()):
+            places = (ROOT / name, ROOT / "agentapp" / name, ROOT / "tests" / name)
+            assert any(place.exists() for place in places), f"{page.name} names {name}"

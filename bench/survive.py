@@ -57,7 +57,7 @@ def terms(directory: Path, url: str, count: int) -> Found:
 
 
 def streams(directory: Path, url: str, count: int) -> Found:
-    """First 50, then all: what the journal writes must not grow with them."""
+    """First 50, then all: what the heartbeat writes must not grow with them."""
     command = (SCRIPTS / "gunicorn", "-c", ROOT / "gunicorn.conf.py", "--pythonpath", ROOT)
     together, pause = Found(), max(0.4, count / RATE)
     for number in sorted({min(50, count), count}):
@@ -78,7 +78,7 @@ def watched_streams(running: House, directory: Path, count: int) -> Found:
     def meanwhile() -> None:
         before = commits(directory)
         time.sleep(WATCHED)
-        figures["journal transactions a second"] = f"{(commits(directory) - before) / WATCHED:.1f}"
+        figures["heartbeat transactions a second"] = f"{(commits(directory) - before) / WATCHED:.1f}"
         figures["memory of each"] = f"{(memory(running.running) - at_rest) / count / 1024:,.0f} KiB"
 
     at_rest = memory(running.running)
@@ -88,7 +88,7 @@ def watched_streams(running: House, directory: Path, count: int) -> Found:
 
 
 def counted() -> Any:
-    """The application, in which each worker counts the journal's write transactions, in a file of its own."""
+    """The application, in which each worker counts the heartbeat's write transactions, in a file of its own."""
     from agentapp.app import create_app
 
     count = 0
@@ -96,7 +96,7 @@ def counted() -> Any:
     def note(connection: Connection) -> None:
         nonlocal count
         writes = connection.get_execution_options().get("agentapp_writes")
-        if writes and threading.current_thread().name == "agentapp-journal":
+        if writes and threading.current_thread().name == "agentapp-heartbeat":
             count += 1
             Path(f"commits-{os.getpid()}").write_text(str(count))
 

@@ -65,7 +65,6 @@ def make_parts(settings: Settings, team: Team) -> Parts:
         driver=ThreadedDriver(providers.make(settings), binder, deadlines_of(settings)),
         model=settings.model,
         limits=limits_of(settings),
-        deadlines=deadlines_of(settings),
         notes=Notes(db),
         past_chats=chats,
         prices=Prices(settings.prices, free=config.provider_named(settings.provider).is_free),

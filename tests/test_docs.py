@@ -20,10 +20,11 @@ from agentapp.agents.providers.anthropic import AsyncAnthropicProvider
 from agentapp.agents.providers.retrying import AsyncRetrying
 from agentapp.cli import CommandOnDemand, main
 from agentapp.config import Settings
-from agentapp.events import KINDS, Event, TurnCompleted, TurnResult
+from agentapp.events import KINDS, Event, HandedOver, ToolExecuting, TurnCompleted, TurnResult
 from agentapp.parsing import Setting, settings_of
 from agentapp.server.options import ServerOptions
 from agentapp.web.problems import TABLE
+from agentapp.web.steps import steps_of
 from tests.server.test_load import PASSWORD, add_users
 from tests.support.documentation import ROOT, example
 from tests.support.messages_api import MessagesApi
@@ -34,6 +35,7 @@ from tests.support.visiting import Visitor
 
 REFERENCE = (ROOT / "docs/reference.md").read_text()
 README = (ROOT / "README.md").read_text()
+TEMPLATES = list((ROOT / "agentapp/web/templates").glob("*.html"))
 SCRIPT = (ROOT / "agentapp/web/static/app.js").read_text()
 
 
@@ -159,6 +161,13 @@ def test_the_page_uses_only_keys_that_the_event_has(kind: type[Event]) -> None:
     for keys in methods:
         used = {key.strip() for key in keys.split(",")}
         assert used <= keys_of(kind) | ADDED_BY_THE_WEB.get(kind.kind, set())
+
+
+def test_the_templates_know_only_events_and_steps_that_there_are() -> None:
+    steps = {HandedOver.kind, steps_of([ToolExecuting("1", "x", {})])[0]["kind"]}
+    known = {name for page in TEMPLATES for name in re.findall(r"kind == '(\w+)'", page.read_text())}
+    assert known
+    assert known <= steps
 
 
 def test_every_route_is_documented(app: Flask) -> None:

@@ -5,7 +5,7 @@ Which of them make up a turn's beginning and end, and in which order, is told in
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
@@ -116,7 +116,7 @@ class SqlChatTransaction:
     def history(self, last: int) -> tuple[tuple[str, str], ...]:
         return tuple((said.role, said.content) for said in self._run(MESSAGES_BEFORE, at=last))
 
-    def add_turn(self, place: Place, key: str | None, reservation: Mapping[str, object], lease: Lease) -> str:
+    def add_turn(self, place: Place, key: str | None, reservation: Reservation, lease: Lease) -> str:
         turn_id = new_id()
         self._run(
             ADD_TURN,
@@ -134,7 +134,7 @@ class SqlChatTransaction:
             output_tokens=0,
             model_calls=0,
             started_at=self.now,
-            admission=dict(reservation),
+            admission=reservation.to_json(),
         )
         self._run(
             ADD_LIVE_TURN,

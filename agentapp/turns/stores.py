@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Protocol
 
 from agentapp.events import Event, TurnResult
+from agentapp.guardrails.admission import Reservation
 from agentapp.guardrails.cell import Key
 from agentapp.guardrails.registry import Rows
 from agentapp.isolation import Scope
@@ -47,7 +48,7 @@ class ChatTransaction(Protocol):
     def history(self, last: int) -> tuple[tuple[str, str], ...]:
         """Role and content of everything said on the way to turn number ``last``, and in it."""
 
-    def add_turn(self, place: Place, key: str | None, reservation: Mapping[str, object], lease: Lease) -> str:
+    def add_turn(self, place: Place, key: str | None, reservation: Reservation, lease: Lease) -> str:
         """Add a running turn, and give its id."""
 
     def add_message(self, turn_id: str, role: str, content: str) -> None: ...

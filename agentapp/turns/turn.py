@@ -14,7 +14,6 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-from agentapp.agents.drivers.shared import Deadlines
 from agentapp.agents.drivers.threaded import ThreadedDriver
 from agentapp.agents.loop import Limits, Opening, TurnLoop
 from agentapp.agents.prices import Prices
@@ -60,7 +59,6 @@ class TurnKit:
     driver: ThreadedDriver
     model: str
     limits: Limits
-    deadlines: Deadlines
     notes: Notes
     past_chats: PastChats
     prices: Prices
@@ -113,7 +111,7 @@ class Turn(Iterator[NumberedEvent | None]):
             # As late as can be: on PostgreSQL others wait for these rows until the transaction ends.
             admitted = kit.guardrails.admit(chat.cells, scope, kit.max_cost())
             reservation = admitted.reservation
-            turn_id = chat.add_turn(place, message.key, reservation.to_json(), kit.leases.current())
+            turn_id = chat.add_turn(place, message.key, reservation, kit.leases.current())
             chat.add_message(turn_id, "user", text)
             title = title_of(text) if chat.title == UNTITLED else chat.title
             chat.touch(title)

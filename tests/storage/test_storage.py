@@ -83,7 +83,6 @@ class Stores:
             driver=nothing,
             model="m",
             limits=Limits(tokens=MAX_TOKENS),
-            deadlines=nothing,
             notes=self.notes,
             past_chats=self.chats,
             prices=Prices((("m", PRICE, PRICE),)),

@@ -21,6 +21,7 @@ from sqlalchemy import event, text
 
 from agentapp.agents.drivers.threaded import ThreadedDriver
 from agentapp.agents.provider import Reply
+from agentapp.app import deadlines_of
 from agentapp.config import Settings
 from agentapp.errors import LoginRequired, StorageUnavailable
 from agentapp.guardrails.admission import TurnCells
@@ -93,7 +94,7 @@ class Spoken:
 
 def playing(parts: Parts, *answers: Any) -> TurnService:
     """The worker's stage, with a scripted model."""
-    driver = ThreadedDriver(Scripted(*answers), parts.binder, parts.turns.kit.deadlines)
+    driver = ThreadedDriver(Scripted(*answers), parts.binder, deadlines_of(parts.settings))
     return replace(parts.turns, kit=replace(parts.turns.kit, driver=driver))
 
 

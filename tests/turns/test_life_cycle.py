@@ -12,6 +12,7 @@ import pytest
 
 from agentapp.agents.drivers.threaded import ThreadedDriver
 from agentapp.agents.provider import Reply
+from agentapp.app import deadlines_of
 from agentapp.isolation import Scope
 from agentapp.turns.service import TurnService
 from agentapp.turns.values import NewMessage
@@ -42,7 +43,7 @@ def answering(parts: Parts, go_on: threading.Event) -> TurnService:
         yield ", and the other"
         yield Reply("One half, and the other")
 
-    driver = ThreadedDriver(Scripted(halves), parts.binder, parts.turns.kit.deadlines)
+    driver = ThreadedDriver(Scripted(halves), parts.binder, deadlines_of(parts.settings))
     return replace(parts.turns, kit=replace(parts.turns.kit, driver=driver))
 
 

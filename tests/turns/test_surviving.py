@@ -14,6 +14,7 @@ import pytest
 
 from agentapp.agents.drivers.threaded import ThreadedDriver
 from agentapp.agents.provider import Reply
+from agentapp.app import deadlines_of
 from agentapp.config import Settings
 from agentapp.errors import LoginRequired, NotFound, ProviderGarbled, TurnInterrupted, TurnStopped
 from agentapp.guardrails.cell import Cell
@@ -43,7 +44,7 @@ def stage(parts: Parts) -> Callable[..., TurnService]:
 
 
 def staged(parts: Parts, model: Scripted) -> TurnService:
-    driver = ThreadedDriver(model, parts.binder, parts.turns.kit.deadlines)
+    driver = ThreadedDriver(model, parts.binder, deadlines_of(parts.settings))
     return replace(parts.turns, kit=replace(parts.turns.kit, driver=driver))
 
 

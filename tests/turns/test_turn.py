@@ -25,6 +25,7 @@ from agentapp.agents.provider import Message, Reply
 from agentapp.agents.providers.retrying import Retrying
 from agentapp.agents.team import Agent, Crew, LiveAgent, Team
 from agentapp.agents.tool import tool
+from agentapp.app import deadlines_of
 from agentapp.errors import (
     BreakerOpen,
     BudgetExhausted,
@@ -67,7 +68,7 @@ def answering(parts: Parts) -> Callable[..., TurnKit]:
     """The app's own way of answering, with a scripted model."""
 
     def with_model(*answers: Any) -> TurnKit:
-        driver = ThreadedDriver(Scripted(*answers), parts.binder, parts.turns.kit.deadlines)
+        driver = ThreadedDriver(Scripted(*answers), parts.binder, deadlines_of(parts.settings))
         return replace(parts.turns.kit, driver=driver)
 
     return with_model

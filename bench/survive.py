@@ -88,7 +88,7 @@ def watched_streams(running: House, directory: Path, count: int) -> Found:
 
 
 def counted() -> Any:
-    """The application, in which each worker counts its heartbeat's write transactions, in a file of its own."""
+    """The application; each worker counts its heartbeat's write transactions in a file of its own."""
     from agentapp.app import create_app
 
     count = 0

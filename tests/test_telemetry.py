@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import inspect
+from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from flask import Flask
 
-from agentapp.errors import ForeignScope
+from agentapp.errors import Busy, ForeignScope
 from agentapp.isolation import Scope
 from agentapp.telemetry import NullTelemetry, Telemetry, Violations
+from agentapp.turns.values import NewMessage
 from agentapp.web.parts import Parts
+from tests.support.turns import someone
 
 METHODS = ("count", "observe", "gauge", "alert")
 
@@ -45,3 +49,44 @@ def test_a_scope_left_bound_and_a_foreign_scope_are_alerts(make_app: Callable[..
     parts.binder.sweep()
     parts.turns.kit.report_foreign_scope(ForeignScope("triage", scope, "another"))
     assert parts.telemetry.counts() == {"left-bound": 1, "foreign-scope": 1}
+
+
+class Recorder(NullTelemetry):
+    def __init__(self) -> None:
+        self.counted: Counter[tuple[Any, ...]] = Counter()
+        self.observed: list[str] = []
+
+    def count(self, name: str, amount: int = 1, /, **labels: str) -> None:
+        self.counted[(name, *sorted(labels.items()))] += amount
+
+    def observe(self, name: str, value: float, /, **labels: str) -> None:
+        assert value >= 0
+        self.observed.append(name)
+
+
+def test_turns_and_refusals_are_reported_to_whatever_was_handed_in(parts: Parts) -> None:
+    recorder = Recorder()
+    turns = replace(parts.turns, kit=replace(parts.turns.kit, telemetry=recorder))
+    uma = someone(parts, "uma")
+    with parts.binder.bound(uma):
+        for message in ("hello", "/fail"):
+            stream = turns.send(uma, NewMessage(message))
+            stream.finish()
+            stream.close()
+    turns.slots.resize(1, 0)
+    slot = turns.slots.take("somebody")
+    with pytest.raises(Busy):
+        turns.send(uma, NewMessage("no room"))
+    slot.release()
+    assert recorder.counted == {
+        ("turns_total", ("status", "completed")): 1,
+        ("turns_total", ("status", "failed")): 1,
+        ("refusals_total", ("code", "busy"), ("scope", "server")): 1,
+    }
+
+
+def test_the_heartbeat_reports_how_long_a_beat_took(parts: Parts, monkeypatch: pytest.MonkeyPatch) -> None:
+    recorder = Recorder()
+    monkeypatch.setattr(parts.turns.heartbeat, "_telemetry", recorder)
+    parts.turns.heartbeat.beat()
+    assert recorder.observed == ["heartbeat_lag_seconds"]

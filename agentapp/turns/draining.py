@@ -13,7 +13,7 @@ SECONDS_TO_STORE = 5.0
 SECONDS_WITHOUT_GRACE = 2.0
 
 
-class Draining:  # agentapp: shared ok - two floats, written only to begin to end, and by one thread
+class Draining:  # agentapp: shared ok - two floats, written when the worker begins to end
     """Not begun until `begin` is called. It has no lock: `begin` may run in a signal handler."""
 
     def __init__(self, local: LocalTurns, remote: RemoteTurns, subscriptions: Subscriptions) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import weakref
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 
+from agentapp.errors import GuardrailRefused
 from agentapp.guardrails.guard import Standing
 from agentapp.guardrails.streams import StreamSlots
 from agentapp.isolation import Binder, Scope
@@ -46,7 +48,7 @@ class TurnService:
 
         The same message with the same key once more is the same turn.
         """
-        with self._slot(scope) as held:
+        with self._refusals_counted(), self._slot(scope) as held:
             begun = Turn.begin(self.kit, scope, message)
             if isinstance(begun, RepeatedMessage):
                 feed = self._find_feed(scope, begun.turn_id, held)
@@ -57,7 +59,7 @@ class TurnService:
 
     def follow(self, scope: Scope, turn_id: str, after: int = 0, login: str | None = None) -> Subscription:
         """The events of a turn after that number, whichever worker plays it."""
-        with self._slot(scope) as held:
+        with self._refusals_counted(), self._slot(scope) as held:
             feed = self._find_feed(scope, turn_id, held)
             return self._subscribe(feed, after, login, held.pop_all())
 
@@ -80,7 +82,7 @@ class TurnService:
         delete_chat(self.kit.store, self.kit.guardrails, scope)
 
     def start(self, threads: int, reserved: int) -> None:
-        """This worker has so many threads, of which streams never take the reserved ones. From now on it also
+        """This worker has so many threads; streams never take the reserved ones. From now on the worker also
         clears up after workers that died, before the first request comes.
         """
         self.slots.resize(threads, reserved)
@@ -95,6 +97,14 @@ class TurnService:
 
     def close(self) -> None:
         self.heartbeat.close()
+
+    @contextmanager
+    def _refusals_counted(self) -> Iterator[None]:
+        try:
+            yield
+        except GuardrailRefused as refusal:
+            self.kit.telemetry.count("refusals_total", code=refusal.code, scope=refusal.scope)
+            raise
 
     def _slot(self, scope: Scope) -> ExitStack:
         held = ExitStack()

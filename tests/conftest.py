@@ -6,7 +6,6 @@ import re
 import shutil
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -60,14 +59,15 @@ def database_url(request: pytest.FixtureRequest, settings: Settings) -> Iterator
 def make_app(request: pytest.FixtureRequest, settings: Settings) -> Iterator[Callable[..., Flask]]:
     """Makes apps, and checks after the test that each is as clean as it was new."""
     apps: list[Flask] = []
-    checked_out: Counter[int] = Counter()
+    checked_out: dict[int, set[int]] = {}
 
     def make(team: Team | None = None, wanted: Settings = settings) -> Flask:
         app = create_app(wanted, team)
         apps.append(app)
         pool = app.extensions["agentapp"].db.engine.pool
-        event.listen(pool, "checkout", lambda *_: checked_out.update({id(app): 1}))
-        event.listen(pool, "checkin", lambda *_: checked_out.update({id(app): -1}))
+        out = checked_out[id(app)] = set()  # adding and discarding are atomic, on whatever thread
+        event.listen(pool, "checkout", lambda connection, record, proxy: out.add(id(record)))
+        event.listen(pool, "checkin", lambda connection, record: out.discard(id(record)))
         # The same algorithm with the smallest parameters: hundreds of tests sign in.
         accounts: Accounts = apps[-1].extensions["agentapp"].accounts
         accounts._hasher = PasswordHasher(time_cost=1, memory_cost=8, parallelism=1)
@@ -83,7 +83,7 @@ def make_app(request: pytest.FixtureRequest, settings: Settings) -> Iterator[Cal
         assert ended, "a turn still runs after the test"
         assert left is None, f"still bound after the test: {left}"
         assert parts.db.open_readers() == 0, "a database session was left open"
-        assert checked_out[id(app)] == 0, "a database connection was left checked out"
+        assert not checked_out[id(app)], "a database connection was left checked out"
         if request.node.get_closest_marker("violates") is None:
             assert parts.telemetry.counts() == {}
 

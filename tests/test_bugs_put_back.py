@@ -164,8 +164,8 @@ BUGS = (
     Bug(
         "a quota that is checked and then counted",
         "agentapp/storage/cells.py",
-        "            found = store._selected(connection, keys, lock=True)\n",
-        "            found = store._selected(connection, keys, lock=False)\n",
+        "            found = store._select_states(connection, keys, lock=True)\n",
+        "            found = store._select_states(connection, keys, lock=False)\n",
         "tests/guardrails/test_registry.py::test_of_twenty_first_calls_at_once_as_many_pass_as_the_bucket_holds[postgresql]",
     ),
     Bug(

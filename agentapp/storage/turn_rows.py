@@ -1,4 +1,4 @@
-"""Rows of turns as values, and results as columns."""
+"""Between the rows of turns and the values made of them."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def result_of(row: Turn, *, reply: str = "", title: str = "") -> TurnResult:
 
 
 def events_so_far(db: Session, scope: Scope, turn_id: str) -> list[Event]:
-    """Everything that was stored of a running turn."""
+    """The events of a running turn that have been stored so far."""
     query = select(TurnEvents.events).where(in_session(scope, TurnEvents), TurnEvents.turn_id == turn_id)
     rows = db.scalars(query.order_by(TurnEvents.first))
     return [from_json(kind, data) for events in rows for kind, data in events]

@@ -9,7 +9,7 @@ from flask_login import LoginManager, UserMixin, current_user, login_user, logou
 from flask_wtf.csrf import CSRFProtect, generate_csrf
 
 from agentapp.errors import BadRequest, GuardrailRefused, NotFound, WrongPassword
-from agentapp.storage.accounts import LOGIN_LIFETIME, USED_UP, folded
+from agentapp.storage.accounts import LOGIN_LIFETIME, SETUP_LINK_USED, normalise_name
 from agentapp.storage.values import User
 from agentapp.web.incoming import field, json_token, local_path
 from agentapp.web.negotiation import wants_page
@@ -88,7 +88,7 @@ def login() -> Any:
     name, password = field("username", most=256), field("password", most=4096)
     target = local_path(field("next", most=2048, default=""))
     try:
-        with parts().sign_ins.counted(folded(name), request.remote_addr or ""):
+        with parts().sign_ins.counted(normalise_name(name), request.remote_addr or ""):
             user, token = parts().accounts.sign_in(name, password)
     except (WrongPassword, GuardrailRefused) as error:
         if not wants_page():
@@ -112,7 +112,7 @@ def logout() -> Any:
 def setup_page() -> Any:
     token = request.args.get("token", "")
     if not parts().accounts.knows_setup_token(token):
-        raise NotFound(USED_UP)
+        raise NotFound(SETUP_LINK_USED)
     return render_template("setup.html", error=None, username="", token=token)
 
 

@@ -95,7 +95,7 @@ BUGS = (
     Bug(
         "no sweep before a request",
         "agentapp/web/hooks.py",
-        "    p.binder.sweep()\n",
+        "    binder.sweep()\n",
         "",
         "tests/web/test_hooks.py::test_somebody_elses_teardown_that_raises_changes_nothing_for_the_next",
     ),

@@ -178,7 +178,7 @@ class SqlChatTransaction:
     def delete_chat(self) -> None:
         self._run(DELETE_CHAT)
 
-    def _run(self, statement: Executable, **values: Any) -> CursorResult[Any]:
+    def _run(self, statement: Executable, **values: object) -> CursorResult[Any]:
         return self._db.connection().execute(statement, {**owner_parameters(self._scope), **values})
 
     def _owner_columns(self) -> dict[str, str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import cast
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
@@ -13,7 +13,7 @@ from agentapp.storage.models import Turn, TurnEvents
 from agentapp.storage.owned import in_session
 
 
-def columns_of(result: TurnResult) -> dict[str, Any]:
+def columns_of(result: TurnResult) -> dict[str, object]:
     return {
         "status": result.status,
         "agent": result.agent,

@@ -25,8 +25,8 @@ except AgentappError as exc:
     sys.exit(2)
 
 
-# The libraries every worker needs. The master imports them: then a worker that takes a dead one's place is at
-# work at once, and all of them share that memory. None of them opens anything when it is imported.
+# The libraries that every worker needs. The master imports them, so that a new worker can start work at once
+# and all workers share that memory. None of the libraries opens anything when it is imported.
 _LIBRARIES = (
     "argon2",
     "flask",
@@ -37,8 +37,8 @@ _LIBRARIES = (
     "pygments",
     "sqlalchemy.orm",
 )
-# Those that are needed only if a variable is set.
-_IF_SET = {
+# Libraries that are needed only if an environment variable is set.
+_LIBRARIES_IF_SET = {
     "AGENTAPP_DATABASE_URL": ("psycopg",),
     **{provider.key_variable: provider.libraries for provider in PROVIDERS if provider.key_variable},
 }
@@ -47,26 +47,27 @@ _IF_SET = {
 bind = [_options.bind]
 worker_class = TurnWorker
 workers = _options.workers
-# A thread is busy for as long as it streams an answer. One that waits costs next to nothing, and
-# too few of them would let some people's slow answers keep everybody else's pages waiting.
+# A thread is busy for as long as it streams an answer. A thread that waits costs next to nothing. With too
+# few threads, the slow answers of some people would keep everybody else's pages waiting.
 threads = _options.threads
 worker_connections = threads + 1000  # the rest may be idle keep-alive connections
 
-# Only a worker whose main loop hangs is killed after this; how long an answer may take is the turn's
-# own deadline. It must also be enough to import everything on a slow machine.
+# In seconds. Only a worker whose main loop hangs is killed after this; how long an answer may take is decided
+# by the turn's own deadline. It must also be long enough to import everything on a slow machine.
 timeout = 60
-# Before it is over, the turns that still run are interrupted, and their readers are told.
+# Before it is over, the turns that still run are interrupted and their readers are told.
 graceful_timeout = ceil(_options.grace)
 keepalive = 5
 
-preload_app = False  # after SIGHUP workers get the new code, and nothing is opened before the fork
-# Heartbeats go to a file: on a disk that stalls they would be late, and the worker killed for it.
+preload_app = False  # so that workers get the new code after SIGHUP, and nothing is opened before the fork
+# Each worker tells gunicorn through a file that it is alive. On a disk that stalls this would come too late,
+# and gunicorn would kill the worker.
 worker_tmp_dir = "/dev/shm" if os.access("/dev/shm", os.W_OK | os.X_OK) else None  # noqa: S108
-# All masters of one user would share one socket, and commands would reach the wrong one.
+# All gunicorn masters of one user would share one control socket, and commands would reach the wrong one.
 control_socket_disable = True
 
-# Whom to believe about a forwarded address or scheme is decided in one place, the application,
-# by AGENTAPP_TRUSTED_PROXIES. An empty list alone would still trust whoever comes by a Unix socket.
+# The application alone decides which forwarded addresses and schemes to trust, by AGENTAPP_TRUSTED_PROXIES.
+# An empty list of addresses is not enough here: gunicorn would still trust any client on a Unix socket.
 forwarded_allow_ips = ""
 secure_scheme_headers: dict[str, str] = {}
 forwarder_headers = ""
@@ -78,16 +79,16 @@ accesslog = None
 
 
 def on_starting(arbiter: Any) -> None:
-    """Try once what every worker will do, so that a mistake is told once and nothing is respawned.
+    """Try once what every worker will do, so that a mistake is reported once and no worker starts in vain.
 
-    It is tried in a child, so that the master itself opens nothing and imports nothing that its
-    workers would inherit, except for the libraries.
+    It is tried in a child process, so that the master itself opens nothing. It imports nothing that its
+    workers would inherit either, except the libraries.
     """
     for name in _libraries():
-        with suppress(ImportError):  # whoever needs it will say so
+        with suppress(ImportError):  # the code that needs the library will report it
             import_module(name)
     arbiter.libraries = _versions()
-    gc.freeze()  # what is never touched again is never copied
+    gc.freeze()  # the collector does not touch these objects again, so the workers go on sharing their memory
     child = os.fork()
     if child == 0:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -103,9 +104,9 @@ def on_starting(arbiter: Any) -> None:
 
 
 def on_reload(arbiter: Any) -> None:
-    """New workers get the application as it is now, but the libraries that the master has."""
-    found = _versions()
-    if changed := sorted(name for name in found if found[name] != arbiter.libraries.get(name)):
+    """New workers get the application's code as it is now, but the libraries that the master has imported."""
+    installed = _versions()
+    if changed := sorted(name for name in installed if installed[name] != arbiter.libraries.get(name)):
         print(
             f"agentapp: other versions are installed now of {', '.join(changed)}: restart to use them",
             file=sys.stderr,
@@ -114,46 +115,52 @@ def on_reload(arbiter: Any) -> None:
 
 
 def post_fork(arbiter: Any, worker: Any) -> None:
-    """Forget what reading this file imported: after SIGHUP a worker must not mix old modules with new.
-    And take turns quickly.
+    """Forget the modules that this file imported, and make the threads give way to each other more often.
+
+    After SIGHUP a worker must not mix old modules of agentapp with new ones.
     """
     for name in [name for name in sys.modules if name.partition(".")[0] == "agentapp"]:
         del sys.modules[name]
-    # With many threads at work, whoever came back from the database or from a hash waited up to 5 ms for
-    # each of them. In shorter turns the slowest answers came twice as fast, and nothing got slower.
+    # With many threads at work, a thread that came back from the database or from a hash waited up to 5 ms
+    # for each of the others. With a shorter interval the slowest answers came twice as fast, and nothing got
+    # slower.
     sys.setswitchinterval(0.001)
 
 
 def post_worker_init(worker: Any) -> None:
-    """A worker that comes later, after a crash or SIGHUP, may find another schema than the first did."""
+    """Start the parts of the application, and check the schema once more.
+
+    A worker that is started later, after a crash or SIGHUP, may find another schema than the first ones did.
+    """
     from agentapp.errors import StartError, StorageUnavailable
 
     worker.wsgi.extensions["agentapp"].start(threads=worker.cfg.threads)
     try:
         _require_schema(worker.wsgi)
     except StorageUnavailable:
-        pass  # it may come back, and /readyz tells
+        pass  # the database may come back; until then /readyz answers 503
     except StartError as exc:
         print(f"agentapp: {exc}", file=sys.stderr, flush=True)
         sys.exit(3)  # gunicorn's WORKER_BOOT_ERROR: the whole server stops
 
 
 def worker_int(worker: Any) -> None:
-    """The server is to end at once: what still runs is written down as interrupted."""
+    """The server is to end at once. The turns that still run are stored as interrupted."""
     worker.interrupt()
 
 
 def _libraries() -> list[str]:
-    also = [names for variable, names in _IF_SET.items() if os.environ.get(variable)]
-    return [*_LIBRARIES, *chain.from_iterable(also)]
+    needed = [names for variable, names in _LIBRARIES_IF_SET.items() if os.environ.get(variable)]
+    return [*_LIBRARIES, *chain.from_iterable(needed)]
 
 
 def _versions() -> dict[str, str]:
-    """Of all that is installed besides agentapp, which every worker reads anew."""
+    """The versions of all installed packages but agentapp itself, whose code every worker imports anew."""
     return {found.name: found.version for found in metadata.distributions() if found.name != "agentapp"}
 
 
 def _rehearse(arbiter: Any) -> int:
+    """Load the application and check the schema, as a worker will. Returns the exit code."""
     from agentapp import config
     from agentapp.errors import StorageUnavailable
     from agentapp.storage import schema

@@ -1,4 +1,4 @@
-"""The application: for `gunicorn wsgi:app`, which finds gunicorn.conf.py by itself, or any WSGI server."""
+"""The application for `gunicorn wsgi:app`, which finds gunicorn.conf.py by itself, or for any WSGI server."""
 
 from __future__ import annotations
 

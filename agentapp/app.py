@@ -1,4 +1,4 @@
-"""The factory: the only place where the parts are put together."""
+"""The application factory: the only place where the parts are put together."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ UNLIMITED_TOKENS = 10**9
 
 
 def create_app(settings: Settings | None = None, team: Team | None = None) -> Flask:
-    """An app of its own, with nothing opened yet: no connection exists before the first request."""
+    """A new app that shares nothing with any other. It opens no connection before the first request."""
     settings = settings or config.load()
     app = Flask("agentapp", template_folder="web/templates", static_folder="web/static")
     app.secret_key = settings.secret_key
@@ -112,7 +112,7 @@ def limits_of(settings: Settings) -> Limits:
 
 
 def _report_left_bound(telemetry: Telemetry, scope: RequestScope) -> None:
-    """A request ended without its scope being cleared; the sweep before the next one found it."""
+    """A request ended and its scope was not cleared. The sweep before the next request found it."""
     detail = f"request {scope.request_id} was still bound when its thread was used again"
     telemetry.alert("left-bound", detail)
 

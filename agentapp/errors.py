@@ -7,36 +7,36 @@
     │   ├── MissingId           a scope was made without one of its ids
     │   ├── NotBound            nothing is bound where a scope is needed
     │   └── ForeignScope        an agent was asked to work for a scope that is not its own
-    ├── Refused                 the request is turned down; nothing was spent
+    ├── Refused                 the request is not carried out; nothing was spent
     │   ├── BadRequest
     │   │   ├── InvalidMessage
     │   │   └── MessageTooLong
     │   ├── WrongPassword
     │   ├── LoginRequired
-    │   ├── NotFound            absent and somebody else's alike
+    │   ├── NotFound            it does not exist, or it is somebody else's
     │   ├── TurnInProgress
     │   ├── IdempotencyMismatch
-    │   └── GuardrailRefused    one of the limits says no: which, how much is used, when to come back
+    │   └── GuardrailRefused    a limit is reached: which one, how much is used, when to come back
     │       ├── BreakerOpen
     │       ├── RateLimited
     │       ├── BudgetExhausted
     │       └── Busy
-    ├── TurnFailed              the turn started and came to no answer
+    ├── TurnFailed              the turn started and ended without an answer
     │   ├── OutOfSteps
     │   ├── OutOfTokens
-    │   ├── Declined            the model would rather not answer this
+    │   ├── Declined            the model declined to answer
     │   ├── TurnTimeout         the turn as a whole took too long
-    │   ├── TurnStopped         its user asked for it
+    │   ├── TurnStopped         its user stopped it
     │   ├── TurnInterrupted     the server stopped, or the turn was taken from this worker
     │   └── ProviderError
     │       ├── ProviderFailed
-    │       │   ├── ProviderRejected    asking again will not help: key, model, request
+    │       │   ├── ProviderRejected    asking again will not help: a wrong key, model or request
     │       │   ├── ProviderBusy        429, 500, 529 and the like
-    │       │   └── ProviderGarbled     the stream was cut or made no sense
+    │       │   └── ProviderGarbled     the stream broke off or could not be understood
     │       └── ProviderTimeout
     └── StorageUnavailable
 
-A ``code`` is what scripts see; which HTTP status belongs to it is decided in ``web.problems`` alone.
+A ``code`` is what scripts see. The HTTP status for each code is decided in ``web.problems`` and nowhere else.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ Blame = Literal["turn", "provider", "nobody"]
 
 
 class AgentappError(Exception):
-    """The root. Its text is a sentence that may be shown to the person who caused it."""
+    """The root. Its text is a sentence that may be shown to the person whose request failed."""
 
     code: ClassVar[str] = "internal"
 
@@ -130,9 +130,10 @@ class IdempotencyMismatch(Refused):
 
 
 class GuardrailRefused(Refused):
-    """``scope`` is set by whoever asked: session, user, tenant, provider or server.
+    """``scope`` says whose limit it was, for example session, user, tenant, provider or server.
 
-    To refuse has to be cheap, so the text is only made when somebody reads it.
+    It is empty until ``guardrails.wording.stamp_refusal`` sets it and writes the sentence for people. Before
+    that, the text is made only when it is read: refusals are frequent and have to be cheap.
     """
 
     __slots__ = ("limit", "retry_after", "used")
@@ -142,13 +143,13 @@ class GuardrailRefused(Refused):
         self.limit, self.used, self.retry_after = limit, used, retry_after
 
     def __str__(self) -> str:
-        if self.args:  # somebody has put it into words already
+        if self.args:  # the sentence for people has been written
             return super().__str__()
         return f"{self.code}: {self.used} of {self.limit}; try again in {self.retry_after:.0f} s"
 
 
 class BreakerOpen(GuardrailRefused):
-    """``limit`` and ``used`` are failures in a row: how many open it, and how many there were."""
+    """``limit`` is how many failures in a row open the breaker, ``used`` how many there were."""
 
     code = "breaker-open"
 
@@ -162,7 +163,7 @@ class RateLimited(GuardrailRefused):
 
 
 class BudgetExhausted(GuardrailRefused):
-    """``used`` may be less than ``limit``: then the rest is reserved by turns that are still running."""
+    """If ``used`` is less than ``limit``, the rest is reserved by turns that are still running."""
 
     code = "budget-exhausted"
 
@@ -172,10 +173,10 @@ class Busy(GuardrailRefused):
 
 
 class TurnFailed(AgentappError):
-    """``usage`` is what the failed call had already cost, as far as it is known.
+    """``usage`` is what the failed call had used before it failed, as far as it is known.
 
-    ``blame`` says what the failure is held against: the ``turn`` (its chat and its user), the
-    ``provider`` too, or ``nobody``.
+    ``blame`` says for whom the failure counts: for the ``turn``, which means its chat and its user; for the
+    ``provider``, which means for the turn and the provider too; or for ``nobody``.
     """
 
     code = "turn-failed"
@@ -206,7 +207,7 @@ class TurnTimeout(TurnFailed):
 
 
 class TurnStopped(TurnFailed):
-    """Its code is never told: a turn that was stopped says so in its status, and has no error."""
+    """Its code is never shown: a stopped turn says so in its status and has no error."""
 
     blame: Blame = "nobody"
 
@@ -223,7 +224,7 @@ class TurnInterrupted(TurnFailed):
 
 
 class ProviderError(TurnFailed):
-    """``said_something`` is set by whoever streams: part of the answer had been shown already."""
+    """``said_something`` is set by the code that streams, if a part of the answer had been shown already."""
 
     code = "provider-failed"
     blame: Blame = "provider"

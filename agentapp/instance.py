@@ -24,7 +24,7 @@ def prepare(instance: Path) -> None:
 
 
 def kept_secret(instance: Path) -> str:
-    """The secret of this instance, made the first time. Several workers may ask for it at the same moment."""
+    """The secret of this instance. It is made the first time; several workers may ask for it at once."""
     prepare(instance)
     path = instance / "secret"
     try:
@@ -39,7 +39,7 @@ def kept_secret(instance: Path) -> str:
 
 
 def _write_secret(path: Path) -> None:
-    """A new secret, unless another process writes one first."""
+    """Write a new secret, unless another process writes one first."""
     unfinished = path.with_name(f"secret.{os.getpid()}.{secrets.token_hex(4)}")
     with open(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
         file.write(secrets.token_urlsafe(48))

@@ -1,8 +1,8 @@
 """Which request a thread or task is working for: the scope, and the binders that set and clear it.
 
 A scope is bound only around work: around a request, around one pull of a stream, around one job in
-another thread or task. It is never left bound across a ``yield``, so whatever runs next on the
-same thread starts with nothing.
+another thread or task. It is never left bound across a ``yield``, so the next code that runs on the
+same thread starts with no scope.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ log = logging.getLogger(__name__)
 
 
 def new_id() -> str:
-    """128 random bits, for everything that has an id: nobody can guess one."""
+    """128 random bits, for everything that has an id. Nobody can guess one."""
     return secrets.token_urlsafe(16)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestScope:
-    """A request of nobody in particular: all that is known of it is its own id."""
+    """A request without a user: only its own id is known."""
 
     request_id: str
 
@@ -70,7 +70,7 @@ class Scope(UserScope):
 
 
 class Binder(ABC):
-    """The contract. `ThreadBinder` and `ContextBinder` differ only in where the scope is kept."""
+    """What every binder does. `ThreadBinder` and `ContextBinder` differ only in where they keep the scope."""
 
     def __init__(self, on_leak: Callable[[RequestScope], None] | None = None) -> None:
         self._on_leak = on_leak or _log_leak
@@ -87,7 +87,7 @@ class Binder(ABC):
         return scope
 
     def bound(self, scope: RequestScope) -> AbstractContextManager[RequestScope]:
-        """Bind for the length of a ``with`` block, then put back what was there before."""
+        """Bind for the length of a ``with`` block, then restore what was bound before."""
         return _Bound(self, scope)
 
     def streamed(self, scope: RequestScope, items: Iterable[T]) -> Streamed[T]:
@@ -95,7 +95,7 @@ class Binder(ABC):
         return Streamed(self, scope, items)
 
     def carried(self, scope: RequestScope, job: Callable[P, T]) -> Callable[P, T]:
-        """A job that binds the scope wherever it runs: in another thread or, if async, task.
+        """The same job, with the scope bound while it runs, in whichever thread or (if async) task that is.
 
         A coroutine is bound around each of its steps, so that other tasks of the same thread never
         see its scope while it waits.
@@ -116,7 +116,7 @@ class Binder(ABC):
         return run
 
     def sweep(self) -> RequestScope | None:
-        """Scrub whatever an earlier request left bound here. Finding anything is a defect: it is reported."""
+        """Clear what an earlier request left bound here. To find anything is a defect, and it is reported."""
         found = self._get()
         if found is None:
             return None
@@ -170,32 +170,32 @@ class ContextBinder(Binder):
 
 
 class _Bound(AbstractContextManager[RequestScope]):
-    __slots__ = ("_binder", "_found", "_scope")
+    __slots__ = ("_before", "_binder", "_scope")
 
     def __init__(self, binder: Binder, scope: RequestScope) -> None:
         self._binder, self._scope = binder, scope
-        self._found: RequestScope | None = None
+        self._before: RequestScope | None = None
 
     def __enter__(self) -> RequestScope:
-        self._found = self._binder._get()
+        self._before = self._binder._get()
         self._binder._set(self._scope)
         return self._scope
 
     def __exit__(self, *exc: object) -> None:
         binder = self._binder
         try:
-            # Only what this block bound may be cleaned up; anything else here was left by a stranger.
-            stray = binder._get()
-            if stray is not self._scope:
+            # Clean-ups run only for the scope of this block. Other code may have left another one bound.
+            left_bound = binder._get()
+            if left_bound is not self._scope:
                 binder._set(self._scope)
-                binder._on_leak(stray or self._scope)
+                binder._on_leak(left_bound or self._scope)
             binder._run_cleanups()
         finally:
-            binder._set(self._found)
+            binder._set(self._before)
 
 
 class Streamed(Iterator[T]):
-    """A class and not a generator: ``close()`` reaches the items even if nothing was pulled yet."""
+    """A class and not a generator, so that ``close()`` reaches the items even if nothing was pulled yet."""
 
     def __init__(self, binder: Binder, scope: RequestScope, items: Iterable[T]) -> None:
         self._binder, self._scope = binder, scope
@@ -214,6 +214,8 @@ class Streamed(Iterator[T]):
 
 
 class _Stepped(Awaitable[T]):
+    """Awaits a job with the scope bound around each of its steps."""
+
     def __init__(self, binder: Binder, scope: RequestScope, job: Awaitable[T]) -> None:
         self._binder, self._scope, self._job = binder, scope, job
 

@@ -71,7 +71,7 @@ def make_app(request: pytest.FixtureRequest, settings: Settings) -> Iterator[Cal
         # The same algorithm with the smallest parameters: hundreds of tests sign in.
         accounts: Accounts = apps[-1].extensions["agentapp"].accounts
         accounts._hasher = PasswordHasher(time_cost=1, memory_cost=8, parallelism=1)
-        accounts._nobody = accounts._hasher.hash("nobody")
+        accounts._decoy_hash = accounts._hasher.hash("nobody")
         return apps[-1]
 
     yield make

@@ -95,7 +95,7 @@ BUGS = (
     Bug(
         "no sweep before a request",
         "agentapp/web/hooks.py",
-        "    p.binder.sweep()\n",
+        "    binder.sweep()\n",
         "",
         "tests/web/test_hooks.py::test_somebody_elses_teardown_that_raises_changes_nothing_for_the_next",
     ),
@@ -164,8 +164,8 @@ BUGS = (
     Bug(
         "a quota that is checked and then counted",
         "agentapp/storage/cells.py",
-        "            found = store._selected(connection, keys, lock=True)\n",
-        "            found = store._selected(connection, keys, lock=False)\n",
+        "            found = store._select_states(connection, keys, lock=True)\n",
+        "            found = store._select_states(connection, keys, lock=False)\n",
         "tests/guardrails/test_registry.py::test_of_twenty_first_calls_at_once_as_many_pass_as_the_bucket_holds[postgresql]",
     ),
     Bug(

@@ -1,1 +1,1 @@
-"""Everything kept in the database. Rows never leave this package; frozen values do."""
+"""Everything that is kept in the database. Rows never leave this package: it gives out frozen values."""

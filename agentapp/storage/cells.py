@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session, aliased
 
 from agentapp.guardrails.cell import Key
 from agentapp.guardrails.operator import StoredCell
-from agentapp.storage.accounts import folded
+from agentapp.storage.accounts import normalise_name
 from agentapp.storage.db import Database
 from agentapp.storage.models import ChatSession, GuardrailCell, Tenant, User
 
@@ -20,18 +20,19 @@ COLUMNS = ("scope", "id", "state", "mark", "updated_at")
 
 
 class CellStore:
-    """A `guardrails.registry.Store`, and the stores that operators and sign-in need.
+    """A `guardrails.registry.Store`, and also the store that operators and sign-in need.
 
-    Its statements are texts for the driver. Every turn runs four of them, and when SQLAlchemy built
-    them, that took longer than all decisions of the guardrails.
+    Some of its statements are plain SQL for the driver. Every turn runs four of them, and building them with
+    SQLAlchemy took longer than all decisions of the guardrails.
     """
 
     def __init__(self, db: Database) -> None:
         self._db = db
-        self._locks = db.engine.dialect.name != "sqlite"  # On SQLite the whole transaction is one lock.
-        sign = "%s" if self._locks else "?"
-        self._wanted = f"(scope = {sign} AND id = {sign})"
-        insert = f"INSERT INTO {TABLE} ({', '.join(COLUMNS)}) VALUES ({', '.join([sign] * len(COLUMNS))})"  # noqa: S608
+        self._locks_rows = db.engine.dialect.name != "sqlite"  # On SQLite the whole transaction is one lock.
+        parameter = "%s" if self._locks_rows else "?"  # as the driver writes it
+        self._match_key = f"(scope = {parameter} AND id = {parameter})"
+        values = ", ".join([parameter] * len(COLUMNS))
+        insert = f"INSERT INTO {TABLE} ({', '.join(COLUMNS)}) VALUES ({values})"  # noqa: S608 - names of our own
         self._claim = f"{insert} ON CONFLICT DO NOTHING"
         changed = ", ".join(f"{column} = excluded.{column}" for column in COLUMNS[2:])
         self._upsert = f"{insert} ON CONFLICT (scope, id) DO UPDATE SET {changed}"
@@ -47,14 +48,14 @@ class CellStore:
 
     def look(self, keys: Sequence[Key]) -> Mapping[Key, str]:
         with self._db.reading() as db:
-            return self._selected(db.connection(), keys, lock=False)
+            return self._select_states(db.connection(), keys, lock=False)
 
     def listed(self, *, everything: bool = False) -> Iterator[StoredCell]:
         """The cells that have a mark, or all of them. They are read a few at a time."""
-        cell, whose = GuardrailCell, aliased(User)
-        owner = select(whose.name).where(ChatSession.id == cell.id, _owned_by(whose)).scalar_subquery()
+        cell, owner = GuardrailCell, aliased(User)
+        owner_name = select(owner.name).where(ChatSession.id == cell.id, _owned_by(owner)).scalar_subquery()
         query = (
-            select(cell.scope, cell.id, cell.state, cell.updated_at, User.name, Tenant.name, owner)
+            select(cell.scope, cell.id, cell.state, cell.updated_at, User.name, Tenant.name, owner_name)
             .outerjoin(User, and_(cell.scope == "user", User.id == cell.id))
             .outerjoin(Tenant, and_(cell.scope == "tenant", Tenant.id == cell.id))
         )
@@ -64,22 +65,23 @@ class CellStore:
         query = query.order_by(cell.scope, cell.updated_at.desc(), cell.id)
         with self._db.reading() as db:
             for scope, id, state, updated_at, *names in db.execute(query.execution_options(yield_per=1000)):
-                user, tenant, owned_by = names
-                name = owned_by if scope == "session" else user or tenant
+                user, tenant, session_owner = names
+                name = session_owner if scope == "session" else user or tenant
                 yield StoredCell(Key(scope, id), name or "", state, updated_at)
 
     def key_of(self, scope: str, name: str) -> Key | None:
-        """The key of that id or, for a user or tenant, of that name. None if there is no such session, user
-        or tenant, and no cell that one has left.
+        """The key of the session, user or tenant with that id. Users and tenants are found by name too.
+
+        None if there is none, and no cell that a deleted one has left.
         """
         with self._db.reading() as db:
             ids: list[str] = []
             if scope == "session":
                 ids += db.scalars(select(ChatSession.id).where(ChatSession.id == name, _owned_by(User)))
-            for table, owner in ((User, "user"), (Tenant, "tenant")):
-                if scope == owner:
+            for table, its_scope in ((User, "user"), (Tenant, "tenant")):
+                if scope == its_scope:
                     ids += db.scalars(select(table.id).where(table.id == name))
-                    ids += db.scalars(select(table.id).where(table.name == folded(name)))
+                    ids += db.scalars(select(table.id).where(table.name == normalise_name(name)))
             if not ids and db.get(GuardrailCell, (scope, name)) is not None:
                 ids.append(name)
             return Key(scope, ids[0]) if ids else None
@@ -93,9 +95,9 @@ class CellStore:
             if found:
                 db.execute(delete(cell).where(tuple_(cell.scope, cell.id).in_(found)))
 
-    def _selected(self, connection: Connection, keys: Sequence[Key], *, lock: bool) -> dict[Key, str]:
-        wanted = " OR ".join([self._wanted] * len(keys))
-        query = f"SELECT scope, id, state FROM {TABLE} WHERE {wanted}"  # noqa: S608 - names of our own
+    def _select_states(self, connection: Connection, keys: Sequence[Key], *, lock: bool) -> dict[Key, str]:
+        match_keys = " OR ".join([self._match_key] * len(keys))
+        query = f"SELECT scope, id, state FROM {TABLE} WHERE {match_keys}"  # noqa: S608 - names of our own
         if lock:
             # The lock order: always the same, because otherwise two transactions could wait for each other.
             # The provider's row, which every turn needs, comes last and so is held for the shortest time.
@@ -112,12 +114,12 @@ class CellRows:
 
     def read(self, keys: Sequence[Key]) -> Mapping[Key, str]:
         store, connection = self._store, self._connection
-        found = store._selected(connection, keys, lock=False)
-        if not store._locks:
+        found = store._select_states(connection, keys, lock=False)
+        if not store._locks_rows:
             return found
         while True:
             self._claim([key for key in keys if key not in found])
-            found = store._selected(connection, keys, lock=True)
+            found = store._select_states(connection, keys, lock=True)
             if all(key in found for key in keys):  # No other transaction removed one in between.
                 return found
 
@@ -130,7 +132,9 @@ class CellRows:
         """
         if missing:
             missing.sort(key=lambda key: key.id)
-            missing.sort(key=lambda key: key.scope, reverse=True)  # This is the lock order of `_selected`.
+            missing.sort(
+                key=lambda key: key.scope, reverse=True
+            )  # This is the lock order of `_select_states`.
             rows = [_row(key, "{}", "") for key in missing]
             self._connection.exec_driver_sql(self._store._claim, rows)
 
@@ -149,5 +153,5 @@ def _row(key: Key, text: str, mark: str) -> tuple[str, str, str, str, float]:
 
 
 def _owned_by(user: type[User]) -> ColumnElement[bool]:
-    """Joins every session to its owner. Operators see whose it is, and nothing of its content."""
+    """Joins every session to its owner. Operators see who the owner is, and nothing of the content."""
     return and_(ChatSession.user_id == user.id, ChatSession.tenant_id == user.tenant_id)

@@ -1,6 +1,6 @@
 """One write transaction on one chat: the statements behind `turns.stores.ChatTransaction`.
 
-Which of them make up a turn's beginning and end, and in which order, is told in ``turns/turn.py``.
+``turns/turn.py`` says which of them begin and end a turn, and in which order.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from datetime import datetime
 from typing import Any
 
 from sqlalchemy import (
+    BindParameter,
     CursorResult,
     Executable,
     Select,
@@ -29,7 +30,7 @@ from agentapp.guardrails.admission import Reservation
 from agentapp.isolation import Scope, new_id
 from agentapp.storage.cells import CellRows
 from agentapp.storage.models import ChatSession, LiveTurn, Message, Turn
-from agentapp.storage.owned import OWNER, in_session, named, this_session
+from agentapp.storage.owned import OWNER, in_session, owner_parameters, this_session
 from agentapp.storage.turn_rows import columns_of, events_so_far
 from agentapp.storage.values import utc_now
 from agentapp.turns.values import Lease, NewMessage, Place, RunningTurn
@@ -37,19 +38,22 @@ from agentapp.turns.values import Lease, NewMessage, Place, RunningTurn
 MAX_HISTORY_TURNS = 100
 
 
-def _messages_up_to(last: Any) -> Select[str, str]:
-    """What was said on the way to turn number ``last``: other versions of its turns are not part of it."""
-    columns = select(Turn.id, Turn.number, Turn.follows)
-    path = columns.add_columns(literal(1).label("steps")).where(in_session(OWNER, Turn), Turn.number == last)
-    back = path.cte("way", recursive=True)
-    further = columns.add_columns(back.c.steps + 1).where(in_session(OWNER, Turn))
-    further = further.where(Turn.number == back.c.follows, back.c.steps < MAX_HISTORY_TURNS)
-    back = back.union_all(further)
-    said = select(Message.role, Message.content).join(back, back.c.id == Message.turn_id)
-    return said.where(in_session(OWNER, Message)).order_by(Message.seq)
+def _messages_up_to(last: BindParameter[int]) -> Select[str, str]:
+    """The messages of turn number ``last`` and of the turns it follows. Other versions are left out.
+
+    The query starts at that turn and steps back from each turn to the one it follows.
+    """
+    turns = select(Turn.id, Turn.number, Turn.follows).where(in_session(OWNER, Turn))
+    start = turns.add_columns(literal(1).label("steps")).where(Turn.number == last)
+    path = start.cte("path", recursive=True)
+    step = turns.add_columns(path.c.steps + 1)
+    step = step.where(Turn.number == path.c.follows, path.c.steps < MAX_HISTORY_TURNS)
+    path = path.union_all(step)
+    messages = select(Message.role, Message.content).join(path, path.c.id == Message.turn_id)
+    return messages.where(in_session(OWNER, Message)).order_by(Message.seq)
 
 
-# Built once: every turn runs nearly all of them, and building them took three times as long as running them.
+# Built once, because every turn runs nearly all of them and building took three times as long as running.
 LOCK_CHAT = select(ChatSession.title).where(this_session(OWNER)).with_for_update()
 RUNNING_TURN = (
     select(Turn.id, LiveTurn.lease_until, Turn.admission)
@@ -84,7 +88,8 @@ class SqlChatTransaction:
         self._db, self._scope = db, scope
         self.cells = cells
         self.title: str | None = self._run(LOCK_CHAT).scalar()
-        self.now = utc_now()  # not before: what others did while this one waited must not lie ahead of it
+        # Read after the lock, so that nothing that others did while this one waited is later than it.
+        self.now = utc_now()
 
     def running_turn(self) -> RunningTurn | None:
         row = self._run(RUNNING_TURN).first()
@@ -120,7 +125,7 @@ class SqlChatTransaction:
         turn_id = new_id()
         self._run(
             ADD_TURN,
-            **self._owner(),
+            **self._owner_columns(),
             id=turn_id,
             request_id=self._scope.request_id,
             number=place.number,
@@ -138,7 +143,7 @@ class SqlChatTransaction:
         )
         self._run(
             ADD_LIVE_TURN,
-            **self._owner(),
+            **self._owner_columns(),
             turn_id=turn_id,
             worker=lease.worker,
             lease_until=self.now + lease.length,
@@ -148,7 +153,7 @@ class SqlChatTransaction:
 
     def add_message(self, turn_id: str, role: str, content: str) -> None:
         values = {"id": new_id(), "turn_id": turn_id, "role": role, "content": content}
-        self._run(ADD_MESSAGE, **self._owner(), **values, created_at=self.now)
+        self._run(ADD_MESSAGE, **self._owner_columns(), **values, created_at=self.now)
 
     def touch(self, title: str | None = None) -> None:
         values = {} if title is None else {"title": title}
@@ -163,17 +168,19 @@ class SqlChatTransaction:
         return ended.rowcount == 1
 
     def remove_live_turn(self, turn_id: str) -> None:
-        """The heartbeat holds such rows too, of many turns, and asks for nothing after them. One who waited
-        for a cell with one of them in hand could wait for ever; that is why this comes last.
+        """Must be the last statement of its transaction, after those on the cells.
+
+        The heartbeat locks such rows too, of many turns at once, and locks nothing after them. A transaction
+        that held one of them while it waited for a cell could wait for ever.
         """
         self._run(REMOVE_LIVE_TURN, turn=turn_id)
 
     def delete_chat(self) -> None:
         self._run(DELETE_CHAT)
 
-    def _run(self, statement: Executable, **values: Any) -> CursorResult[Any]:
-        return self._db.connection().execute(statement, {**named(self._scope), **values})
+    def _run(self, statement: Executable, **values: object) -> CursorResult[Any]:
+        return self._db.connection().execute(statement, {**owner_parameters(self._scope), **values})
 
-    def _owner(self) -> dict[str, str]:
+    def _owner_columns(self) -> dict[str, str]:
         scope = self._scope
         return {"tenant_id": scope.tenant_id, "user_id": scope.user_id, "session_id": scope.session_id}

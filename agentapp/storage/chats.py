@@ -1,4 +1,7 @@
-"""A user's chats: listing, searching, reading, renaming, deleting. Turns are written in ``turns``."""
+"""A user's chats: make, list, read, rename and search them.
+
+Turns are written, and chats deleted, in ``storage.chat_transaction``.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from agentapp.events import Text, agent_of, from_json, text_of
 from agentapp.isolation import Scope, UserScope, new_id
 from agentapp.storage.db import Database
 from agentapp.storage.models import ChatSession, Message, Turn
-from agentapp.storage.owned import in_session, like, owned_by, this_session
+from agentapp.storage.owned import in_session, like_pattern, owned_by, this_session
 from agentapp.storage.turn_rows import events_so_far, result_of
 from agentapp.storage.values import Chat, StoredMessage, StoredTurn, Transcript, utc_now
 from agentapp.turns.values import UNTITLED
@@ -42,15 +45,15 @@ class Chats:
     def page(
         self, scope: UserScope, *, words: str = "", page: int = 1, size: int = 30
     ) -> tuple[list[Chat], bool]:
-        """One page of the user's chats, newest first, and whether there are more."""
+        """One page of the user's chats, newest first, and whether there is another page after it."""
         query = select(ChatSession).where(owned_by(scope, ChatSession))
         if words:
             said = exists().where(
                 Message.session_id == ChatSession.id,
                 owned_by(scope, Message),
-                Message.content.ilike(like(words), escape="\\"),
+                Message.content.ilike(like_pattern(words), escape="\\"),
             )
-            query = query.where(or_(ChatSession.title.ilike(like(words), escape="\\"), said))
+            query = query.where(or_(ChatSession.title.ilike(like_pattern(words), escape="\\"), said))
         query = query.order_by(ChatSession.updated_at.desc(), ChatSession.id)
         with self._db.reading() as db:
             rows = db.scalars(query.offset((page - 1) * size).limit(size + 1)).all()
@@ -74,16 +77,16 @@ class Chats:
 
     def rename(self, scope: Scope, title: str) -> None:
         with self._db.writing() as db:
-            _found(db.execute(update(ChatSession).where(this_session(scope)).values(title=title)))
+            _require_found(db.execute(update(ChatSession).where(this_session(scope)).values(title=title)))
 
     def search(self, scope: Scope, words: str, limit: int) -> Sequence[tuple[str, str, str]]:
-        """Passages of the user's other chats with these words in them, newest first: title, day, passage."""
+        """Passages with these words in the user's other chats, newest first. Each is title, day, passage."""
         hits = (
             select(ChatSession.title, Message.created_at, Message.content)
             .join(ChatSession, ChatSession.id == Message.session_id)
             .where(owned_by(scope, Message), owned_by(scope, ChatSession))
             .where(Message.session_id != scope.session_id)
-            .where(Message.content.ilike(like(words), escape="\\"))
+            .where(Message.content.ilike(like_pattern(words), escape="\\"))
             .order_by(Message.created_at.desc())
             .limit(limit)
         )
@@ -114,7 +117,7 @@ def _stored_turn(db: Session, scope: Scope, row: Turn) -> StoredTurn:
     )
 
 
-def _found(result: object) -> None:
+def _require_found(result: object) -> None:
     if isinstance(result, CursorResult) and result.rowcount != 1:
         raise NotFound("There is no such chat.")
 

@@ -1,4 +1,4 @@
-"""The database: one engine a process, request-scoped sessions for reading, short transactions for writing."""
+"""The database: one engine per process, a db per request for reading, short transactions for writing."""
 
 from __future__ import annotations
 
@@ -16,36 +16,41 @@ from sqlalchemy.orm import Session, scoped_session, sessionmaker
 from agentapp.errors import NotBound, StorageUnavailable
 from agentapp.isolation import Binder
 
-BUSY_SECONDS = 10.0  # for somebody else's lock
-RUSH_SECONDS = 30.0  # for those of this process who came before: of a rush everybody is served, some late
-NAP = 0.001
-POOL = 30
-UNDEFINED_TABLE = "42P01"  # PostgreSQL's word for it; to SQLite it is an error like any other
+CONNECT_SECONDS = 10.0
+LOCK_WAIT_SECONDS = 10.0  # for a lock that another process or another transaction holds
+LOCK_RETRY_SECONDS = 0.001  # between two tries to get SQLite's write lock
+# For the threads of this process that came first. It is long, so that when many come at once all of them are
+# served, though some are late.
+QUEUE_WAIT_SECONDS = 30.0
+MAX_CONNECTIONS = 30  # of one process to PostgreSQL
+POSTGRES_UNDEFINED_TABLE = "42P01"  # SQLite has no code of its own for this error
 
 
 class Database:
     """Nothing is opened until the first query, so it may be made before a fork and used after it.
 
-    ``reading()`` gives the session of the scope bound right here, on this thread: a thread of the
-    same request gets one of its own, because a session must never be used by two at once. It is
-    removed when the binding ends.
+    ``reading()`` gives the db of the scope that is bound on this thread. Another thread of the same
+    request gets a db of its own, because two threads must never use one at once. It is removed when
+    the binding ends.
     """
 
     def __init__(self, url: str, binder: Binder) -> None:
         self.engine = make_engine(url)
         self._binder = binder
-        self._readers = scoped_session(sessionmaker(self.engine), scopefunc=self._key)
+        self._readers = scoped_session(sessionmaker(self.engine), scopefunc=self._reader_key)
         self._writers = sessionmaker(self.engine.execution_options(agentapp_writes=True))
-        # SQLite lets one writer in at a time. Waiting for it in its busy loop is slow and unfair; a lock
-        # in front of it, one for the process, keeps the queue short and in order. Elsewhere writers
-        # have half of the connections: in a rush of messages, whoever only reads still gets one.
-        self._door = threading.BoundedSemaphore(1 if self.engine.dialect.name == "sqlite" else POOL // 2)
+        # SQLite lets one writer in at a time. To wait for it in SQLite's own busy loop is slow and unfair,
+        # so one lock for the whole process stands in front of it and keeps the queue short and in order.
+        # PostgreSQL has no such limit, but writers get only half of the connections: when many messages
+        # come at once, a request that only reads still gets one.
+        writers_at_once = 1 if self.engine.dialect.name == "sqlite" else MAX_CONNECTIONS // 2
+        self._write_permits = threading.BoundedSemaphore(writers_at_once)
         binder.at_release(self.release)
 
     @contextmanager
     def reading(self) -> Iterator[Session]:
-        """The scope's own session. Its connection is kept until `release`."""
-        with _as_unavailable():
+        """The scope's own db. It keeps its connection until `release`."""
+        with _translating_errors():
             yield self._readers()
 
     @contextmanager
@@ -53,21 +58,22 @@ class Database:
         """One short write transaction: committed at the end, rolled back on any error.
 
         The scope's reading connection is given back first. If every thread kept one while it waited
-        for a second, the pool would run dry and nobody would ever get on.
+        for a second, the pool would run empty and all of them would wait for ever.
         """
         self.release()
-        with self._in_line(), _as_unavailable(), self._writers.begin() as db:
+        with self._queued_for_writing(), _translating_errors(), self._writers.begin() as db:
             yield db
 
     def release(self) -> None:
-        """Give the bound scope's connection back: at the end of every binding, and before every write."""
+        """Give the bound scope's connection back, at the end of every binding and before every write."""
         with suppress(NotBound):
             if self._readers.registry.has():
                 self._readers.remove()
 
     def ping(self) -> None:
-        """Raises `StorageUnavailable` unless the database answers and has tables: a lost SQLite file is
-        made anew, empty, by whoever opens it next.
+        """Raises `StorageUnavailable` unless the database answers and has tables.
+
+        The tables are checked too, because SQLite makes a new empty file in place of one that was lost.
         """
         try:
             with self.reading() as db:
@@ -76,34 +82,34 @@ class Database:
             raise StorageUnavailable("The database has no tables.") from error
 
     def close(self) -> None:
-        """Close the connections that nobody has in hand."""
+        """Close the connections that are not in use."""
         self.engine.dispose()
 
     def open_readers(self) -> int:
-        """How many request-scoped sessions are alive: what a leak would make grow."""
+        """How many request-scoped db sessions are open. If some leak, this number grows."""
         return len(self._readers.registry.registry)
 
     @contextmanager
-    def _in_line(self) -> Iterator[None]:
-        if not self._door.acquire(timeout=RUSH_SECONDS):
+    def _queued_for_writing(self) -> Iterator[None]:
+        if not self._write_permits.acquire(timeout=QUEUE_WAIT_SECONDS):
             raise StorageUnavailable("The database is busy. Try again in a moment.")
         try:
             yield
         finally:
-            self._door.release()
+            self._write_permits.release()
 
-    def _key(self) -> tuple[str, int]:
+    def _reader_key(self) -> tuple[str, int]:
         return self._binder.current().request_id, threading.get_ident()
 
 
 def make_engine(url: str) -> Engine:
-    """Its errors name no parameters: they go to the log, and what people wrote does not belong there."""
+    """Its errors do not show the parameters: errors go to the log, and what people wrote must not."""
     if url.startswith("sqlite"):
         engine = create_engine(
             url,
             hide_parameters=True,
-            max_overflow=-1,  # a SQLite connection is only an open file; the thread count bounds it
-            connect_args={"timeout": BUSY_SECONDS, "check_same_thread": False},
+            max_overflow=-1,  # a SQLite connection is only an open file, and each thread has at most one
+            connect_args={"timeout": LOCK_WAIT_SECONDS, "check_same_thread": False},
         )
         event.listen(engine, "connect", _configure_sqlite)
         event.listen(engine, "begin", _begin_sqlite)
@@ -111,11 +117,11 @@ def make_engine(url: str) -> Engine:
         engine = create_engine(
             url,
             hide_parameters=True,
-            pool_size=POOL // 3,
-            max_overflow=POOL - POOL // 3,
-            pool_timeout=RUSH_SECONDS,
+            pool_size=MAX_CONNECTIONS // 3,
+            max_overflow=MAX_CONNECTIONS - MAX_CONNECTIONS // 3,
+            pool_timeout=QUEUE_WAIT_SECONDS,
             pool_pre_ping=True,
-            connect_args={"connect_timeout": int(BUSY_SECONDS)},
+            connect_args={"connect_timeout": int(CONNECT_SECONDS)},
         )
         event.listen(engine, "connect", _configure_postgres)
     event.listen(engine, "connect", _remember_pid)
@@ -125,7 +131,7 @@ def make_engine(url: str) -> Engine:
 
 def _configure_sqlite(connection: sqlite3.Connection, record: Any) -> None:
     connection.isolation_level = None  # transactions are begun by _begin_sqlite, not by the driver
-    # SQLite's own knows only ASCII letters, and searching ignores case by it.
+    # A search that ignores case uses lower(), and SQLite's own changes only ASCII letters.
     connection.create_function("lower", 1, _lower, deterministic=True)
     cursor = connection.cursor()
     for pragma in ("journal_mode = WAL", "synchronous = NORMAL", "foreign_keys = ON"):
@@ -134,8 +140,8 @@ def _configure_sqlite(connection: sqlite3.Connection, record: Any) -> None:
 
 
 def _configure_postgres(connection: Any, record: Any) -> None:
-    """A row that somebody holds for ever must not hold all who wait for it as well."""
-    connection.execute(f"SET lock_timeout = '{BUSY_SECONDS:.0f}s'")
+    """A transaction that never ends must not make all others wait for ever for the rows it has locked."""
+    connection.execute(f"SET lock_timeout = '{LOCK_WAIT_SECONDS:.0f}s'")
     connection.commit()
 
 
@@ -144,19 +150,23 @@ def _lower(value: str | None) -> str | None:
 
 
 def _begin_sqlite(connection: Connection) -> None:
-    """A writer takes its lock at once: a reader that becomes one fails under load, whatever the timeout."""
+    """A writer takes the write lock when it begins. A reader that turns into a writer later fails under load,
+    however long the timeout is.
+    """
     writes = connection.get_execution_options().get("agentapp_writes")
-    if writes and _begun_at_once(connection):
+    if writes and _try_to_begin_writing(connection):
         return
     connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
 
 
-def _begun_at_once(connection: Connection) -> bool:
-    """Whether the writer's lock could be had in time. SQLite itself waits for another process in naps that
-    grow to a tenth of a second, and whoever sleeps that long is often too late again.
+def _try_to_begin_writing(connection: Connection) -> bool:
+    """Begin a transaction with the write lock, if it can be had in time. Returns whether it was.
+
+    SQLite itself sleeps between its tries for up to a tenth of a second. A process that sleeps for so long is
+    often too late again.
     """
     cursor = connection.connection.cursor()
-    ends = time.monotonic() + BUSY_SECONDS
+    ends = time.monotonic() + LOCK_WAIT_SECONDS
     try:
         cursor.execute("PRAGMA busy_timeout = 0")
         while time.monotonic() < ends:
@@ -165,12 +175,12 @@ def _begun_at_once(connection: Connection) -> bool:
             except sqlite3.OperationalError as error:
                 if error.sqlite_errorcode != sqlite3.SQLITE_BUSY:
                     return False
-                time.sleep(NAP)
+                time.sleep(LOCK_RETRY_SECONDS)
             else:
                 return True
         return False
     finally:
-        cursor.execute(f"PRAGMA busy_timeout = {BUSY_SECONDS * 1000:.0f}")
+        cursor.execute(f"PRAGMA busy_timeout = {LOCK_WAIT_SECONDS * 1000:.0f}")
         cursor.close()
 
 
@@ -179,19 +189,21 @@ def _remember_pid(connection: Any, record: Any) -> None:
 
 
 def _refuse_inherited(connection: Any, record: Any, proxy: Any) -> None:
-    """A connection opened before a fork belongs to the parent: sharing it would mix up answers."""
+    """A connection that was opened before a fork belongs to the parent. Two processes on one connection would
+    get each other's answers.
+    """
     if record.info["pid"] != os.getpid():
         record.dbapi_connection = proxy.dbapi_connection = None
         raise exc.DisconnectionError("this connection was opened by another process")
 
 
 @contextmanager
-def _as_unavailable() -> Iterator[None]:
-    """What the database cannot help is `StorageUnavailable`; what our own statements did wrong is not."""
+def _translating_errors() -> Iterator[None]:
+    """An error of the database becomes `StorageUnavailable`. An error of our own statements stays one."""
     try:
         yield
     except (exc.IntegrityError, exc.DataError, exc.ProgrammingError) as error:
-        if getattr(error.orig, "sqlstate", "") != UNDEFINED_TABLE:
+        if getattr(error.orig, "sqlstate", "") != POSTGRES_UNDEFINED_TABLE:
             raise
         raise StorageUnavailable("The database has no tables.") from error
     except (exc.DBAPIError, exc.TimeoutError) as error:

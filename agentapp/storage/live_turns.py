@@ -1,6 +1,6 @@
-"""The turns that run, of all workers and users: their leases, their events so far, requests to stop them.
+"""The running turns of all workers and users: their leases, their events so far, requests to stop them.
 
-In `turn_events` is what was stored of a running turn; a foreign key empties it when the turn ends.
+The table `turn_events` holds the events of running turns. A foreign key removes them when the turn ends.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from agentapp.storage.owned import in_session
 from agentapp.storage.values import utc_now
 from agentapp.turns.values import Lease, NewEvents
 
-MAX_TURNS_PER_QUERY = 100  # a statement may be only so deep
+MAX_TURNS_PER_QUERY = 100  # each adds an OR, and SQLite limits how deep an expression may be
 
 
 class SqlLiveTurnStore:
@@ -31,10 +31,10 @@ class SqlLiveTurnStore:
     def write(self, new: Sequence[NewEvents], lease: Lease, *, renew: bool) -> Mapping[str, bool]:
         with self._db.writing() as db:
             mine = select(LiveTurn.turn_id, LiveTurn.stop_asked).where(LiveTurn.worker == lease.worker)
-            # A row that somebody is just removing is not waited for: that turn has ended.
+            # A row that another transaction is just removing is not waited for: that turn has ended.
             found = db.execute(mine.with_for_update(read=True, key_share=True, skip_locked=True))
             alive = dict(found.all())
-            rows = [_row(each) for each in new if each.turn_id in alive]
+            rows = [_row(events) for events in new if events.turn_id in alive]
             if rows:
                 db.execute(insert(TurnEvents), rows)
             if renew and alive:
@@ -55,7 +55,7 @@ class SqlLiveTurnStore:
         found: dict[str, list[Event]] = {}
         with self._db.reading() as db:
             for at in range(0, len(known), MAX_TURNS_PER_QUERY):
-                newer = or_(*(_newer(*one) for one in known[at : at + MAX_TURNS_PER_QUERY]))
+                newer = or_(*(_newer(*turn) for turn in known[at : at + MAX_TURNS_PER_QUERY]))
                 query = select(TurnEvents.turn_id, TurnEvents.events).where(newer)
                 for turn_id, events in db.execute(query.order_by(TurnEvents.turn_id, TurnEvents.first)):
                     found.setdefault(turn_id, []).extend(from_json(kind, data) for kind, data in events)
@@ -79,14 +79,16 @@ class SqlLiveTurnStore:
     def abandoned(self, lease: Lease) -> list[Scope]:
         now = utc_now()
         longest = now + lease.length + timedelta(seconds=CLOCK_SKEW_SECONDS)
-        dead = or_(LiveTurn.lease_until < now, LiveTurn.lease_until > longest)
+        # A lease that ends later than any could was written by a clock that is wrong.
+        ended = or_(LiveTurn.lease_until < now, LiveTurn.lease_until > longest)
         with self._db.reading() as db:
-            rows = db.execute(select(LiveTurn.tenant_id, LiveTurn.user_id, LiveTurn.session_id).where(dead))
+            rows = db.execute(select(LiveTurn.tenant_id, LiveTurn.user_id, LiveTurn.session_id).where(ended))
             found = [
                 Scope(request_id=new_id(), tenant_id=tenant_id, user_id=user_id, session_id=session_id)
                 for tenant_id, user_id, session_id in rows
             ]
-        self._db.release()  # what follows is done under other scopes: nobody may hold two connections at once
+        # The caller goes on under other scopes, and no thread may hold two connections at once.
+        self._db.release()
         return found
 
 

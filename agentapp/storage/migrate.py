@@ -1,4 +1,4 @@
-"""Brings the database to the newest schema, in one transaction, also if others try at the same time."""
+"""Brings the database to the newest schema in one transaction. Several processes may try at the same time."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ def upgrade(url: str) -> None:
 
 
 def config_for(connection: object) -> Config:
-    """Made here and not read from an alembic.ini: there is one database, and the settings already name it."""
+    """Made here and not read from an alembic.ini, because the settings already name the one database."""
     config = Config()
-    # Alembic's options are interpolated, and a directory may have a percent sign in its name.
+    # Alembic treats a percent sign in an option as a placeholder, and a directory may have one in its name.
     config.set_main_option("script_location", str(resources.migrations()).replace("%", "%%"))
     config.attributes["connection"] = connection
     return config

@@ -1,4 +1,4 @@
-"""The tables. A row of a user's data names both tenant and user, so that every query can too."""
+"""The tables. Every row of a user's data names its tenant and its user, so that every query can name both."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Id = String(64)
 
 
 class UtcDateTime(TypeDecorator[datetime]):
-    """SQLite forgets time zones: everything goes in as UTC and comes out aware."""
+    """SQLite does not store time zones, so every time is stored in UTC and read with UTC as its time zone."""
 
     impl = DateTime(timezone=True)
     cache_ok = True
@@ -76,7 +76,7 @@ class Login(Base):
 
 
 class SetupLink(Base):
-    """The one-time link that makes the first account; gone as soon as it is used."""
+    """The one-time link that makes the first account. The row is deleted when it is used."""
 
     __tablename__ = "setup_links"
 
@@ -92,7 +92,7 @@ class Owned:
 
 
 class InSession(Owned):
-    """The same for a row of one chat session, gone with it."""
+    """The same for a row of one chat session. The row is deleted with its session."""
 
     session_id: Mapped[str] = mapped_column(Id, ForeignKey("sessions.id", ondelete="CASCADE"))
 
@@ -108,11 +108,12 @@ class ChatSession(Owned, Base):
 
 
 class Turn(InSession, Base):
-    """``number`` counts a session's turns; ``follows`` is the number of the one before it, at first 0. Turns
-    that follow the same one are versions of each other.
+    """``number`` counts a session's turns. ``follows`` is the number of the turn before it, or 0 for a first
+    turn. Turns that follow the same one are versions of each other.
 
     ``next_agent`` is the specialist that a message after this turn goes to; empty means the front agent.
-    ``log`` is what is needed to tell the ended turn's events again: see ``storage.log``.
+    ``log`` is the ended turn's events in short, from which all can be told again: see ``events.unpacked``.
+    ``admission`` is what the turn has reserved with the guardrails.
     """
 
     __tablename__ = "turns"
@@ -152,8 +153,10 @@ class Turn(InSession, Base):
 
 
 class OfTurn:
-    """Whose turn a row belongs to, which goes with that turn. References of its own would make the journal
-    wait for whoever has such a chat in hand, and that one may wait for the journal.
+    """The owner of a row that is deleted with its turn.
+
+    These columns are no foreign keys. If they were, the heartbeat would wait for any transaction that has
+    locked the user or the chat, and that transaction may itself wait for the heartbeat.
     """
 
     tenant_id: Mapped[str] = mapped_column(Id)
@@ -162,7 +165,7 @@ class OfTurn:
 
 
 class LiveTurn(OfTurn, Base):
-    """There is one exactly while a turn runs: whose it is, how long it counts as alive, if it is to stop."""
+    """One row for each running turn: its owner, its worker, its lease, and whether it is to stop."""
 
     __tablename__ = "live_turns"
 
@@ -173,7 +176,7 @@ class LiveTurn(OfTurn, Base):
 
 
 class TurnEvents(OfTurn, Base):
-    """Events of a running turn, from number ``first`` on, as JSON. They go when the turn is live no more."""
+    """Events of a running turn, from number ``first`` on, as JSON. They are deleted when the turn ends."""
 
     __tablename__ = "turn_events"
 
@@ -213,8 +216,9 @@ class Note(InSession, Base):
 
 
 class GuardrailCell(Base):
-    """What the guardrails know of one session, user, tenant or provider. ``mark`` is for finding those
-    that have something to show; the rest is in ``state``, as JSON.
+    """What the guardrails know of one session, user, tenant or provider, as JSON in ``state``.
+
+    ``mark`` is set if the cell has something to show to an operator; such cells are found by it.
     """
 
     __tablename__ = "guardrail_cells"

@@ -1,4 +1,4 @@
-"""Notes the user asked to keep, per chat session."""
+"""The notes that a user asked to keep. Each belongs to one chat session."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ class Notes:
         self._db = db
 
     def add(self, scope: Scope, text: str) -> int:
-        """Keep a note and return its number. Two notes added at once get two numbers."""
+        """Store a note and return its number. Two notes that are added at once get different numbers."""
         with self._db.writing() as db:
-            # Locking the session row makes the count below safe on PostgreSQL too.
+            # The lock on the session's row makes the count below safe on PostgreSQL too.
             if db.scalar(select(ChatSession.id).where(this_session(scope)).with_for_update()) is None:
                 raise NotFound("There is no such chat.")
             number = (db.scalar(select(func.max(Note.number)).where(in_session(scope, Note))) or 0) + 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple, cast
 
 from sqlalchemy import BindParameter, ColumnElement, and_, bindparam
 
@@ -10,19 +10,19 @@ from agentapp.isolation import Scope, UserScope
 from agentapp.storage.models import ChatSession, InSession, OfTurn, Owned
 
 
-class _Whoever(NamedTuple):
+class _OwnerPlaceholder(NamedTuple):
     tenant_id: BindParameter[str] = bindparam("own_tenant")
     user_id: BindParameter[str] = bindparam("own_user")
     session_id: BindParameter[str] = bindparam("own_session")
 
 
-# Stands for a scope in statements that are built once, at import. Whose rows they are about is said each time
-# they are run: see `named`.
-OWNER: Any = _Whoever()
+# Stands for a scope in statements that are built once, at import. The ids of the real owner are given each
+# time such a statement is run: see `owner_parameters`.
+OWNER = cast(Scope, _OwnerPlaceholder())
 
 
-def named(scope: Scope) -> dict[str, str]:
-    """The parameters of a statement about `OWNER`."""
+def owner_parameters(scope: Scope) -> dict[str, str]:
+    """The parameters of a statement that was built with `OWNER`."""
     return {"own_tenant": scope.tenant_id, "own_user": scope.user_id, "own_session": scope.session_id}
 
 
@@ -32,16 +32,16 @@ def owned_by(scope: UserScope, table: type[Owned] | type[OfTurn]) -> ColumnEleme
 
 
 def this_session(scope: Scope) -> ColumnElement[bool]:
-    """The scope's own chat session, if it is the user's."""
+    """The scope's own chat session, if it belongs to the user."""
     return and_(ChatSession.id == scope.session_id, owned_by(scope, ChatSession))
 
 
 def in_session(scope: Scope, table: type[InSession] | type[OfTurn]) -> ColumnElement[bool]:
-    """Rows of the scope's own chat session, if they are the user's."""
+    """Rows of the scope's own chat session, if they belong to the user."""
     return and_(table.session_id == scope.session_id, owned_by(scope, table))
 
 
-def like(words: str) -> str:
-    """A pattern that finds the words as they are written, with LIKE's own signs escaped by a backslash."""
+def like_pattern(words: str) -> str:
+    """A pattern for LIKE that finds the words as they are written. A backslash escapes wildcards in them."""
     escaped = words.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
     return f"%{escaped}%"

@@ -1,4 +1,4 @@
-"""Is the database's schema the one this code was written for, and the lock under which it is changed."""
+"""Whether the database has the schema that this code needs, and the lock under which it is changed."""
 
 from __future__ import annotations
 
@@ -11,19 +11,20 @@ from sqlalchemy import Connection, Engine, exc, inspect, text
 from agentapp.errors import SettingError, StartError, StorageUnavailable
 from agentapp.storage.db import make_engine
 
-# The newest file in migrations/versions. Written down, so that a worker need not load alembic to
-# compare; a test keeps it true. Revisions are numbered, so an older one sorts before a newer one.
+# The newest revision in migrations/versions. It is written here, so that a worker can compare it without
+# loading alembic, and a test checks it. Revisions are numbered: an older one sorts before a newer one.
 HEAD = "0003"
 
 MISSING = "the database has no tables yet: run `agentapp db upgrade`"
 
-# Whoever migrates PostgreSQL holds this lock. Any number will do, as long as nobody changes it.
-_LOCK = 4_201_973_865_170_112
-_LOCK_SECONDS = 120
+# The process that migrates PostgreSQL holds the lock with this key. Any number will do, as long as it never
+# changes: an older and a newer agentapp must ask for the same lock.
+_MIGRATION_LOCK_KEY = 4_201_973_865_170_112
+_MIGRATION_WAIT_SECONDS = 120
 
 
 def engine_for(url: str) -> Engine:
-    """An engine that has opened nothing yet. A URL that cannot be used is a `SettingError`."""
+    """An engine that has not opened anything yet. Raises `SettingError` if the URL cannot be used."""
     variable = "AGENTAPP_DATABASE_URL"
     try:
         return make_engine(url)
@@ -34,13 +35,13 @@ def engine_for(url: str) -> Engine:
 
 
 def require_current(url: str) -> None:
-    """A `StartError` that says what to do, unless the schema is the one this code needs."""
+    """Raises a `StartError` that says what to do, unless the schema is the one this code needs."""
     if problem := _problem_at(url):
         raise StartError(problem)
 
 
 def is_missing(url: str) -> bool:
-    """Nothing is there yet: making the tables cannot harm anybody."""
+    """There are no tables yet, so making them cannot harm anybody."""
     return _problem_at(url) == MISSING
 
 
@@ -55,7 +56,7 @@ def _problem_at(url: str) -> str | None:
 def schema_problem(engine: Engine) -> str | None:
     """What is wrong with the schema and what to do about it; None if it is the one this code needs."""
     if _has_no_file(engine):
-        return MISSING  # connecting would make an empty one
+        return MISSING  # to connect would make an empty file
     try:
         with engine.connect() as connection:
             found = _revisions(connection)
@@ -66,7 +67,7 @@ def schema_problem(engine: Engine) -> str | None:
 
 @contextmanager
 def migrating(url: str) -> Iterator[Connection]:
-    """One transaction to change the schema in. Whoever comes second waits, then finds it changed."""
+    """One transaction to change the schema in. A second process waits, then finds the schema changed."""
     engine = engine_for(url)
     try:
         with engine.connect().execution_options(agentapp_writes=True, agentapp_migrates=True) as connection:
@@ -115,20 +116,21 @@ def _refuse_newer(found: list[str]) -> None:
 
 
 def _prepare_sqlite(connection: Connection) -> None:
-    """Settings that SQLite takes only outside a transaction, on a connection that is thrown away after."""
+    """Settings that SQLite takes only outside a transaction. The connection is not used for anything else."""
     if connection.dialect.name != "sqlite":
         return
     cursor = connection.connection.cursor()
-    # To alter a table SQLite copies it and drops the old one, and dropping deletes what refers to it.
+    # To alter a table, SQLite copies it and drops the old one. With foreign keys on, dropping it would delete
+    # the rows that refer to it.
     cursor.execute("PRAGMA foreign_keys = OFF")
-    cursor.execute(f"PRAGMA busy_timeout = {_LOCK_SECONDS * 1000}")
+    cursor.execute(f"PRAGMA busy_timeout = {_MIGRATION_WAIT_SECONDS * 1000}")
     cursor.close()
 
 
 def _lock_postgresql(connection: Connection) -> None:
     if connection.dialect.name == "postgresql":
-        connection.execute(text(f"SET LOCAL lock_timeout = '{_LOCK_SECONDS}s'"))
-        connection.execute(text(f"SELECT pg_advisory_xact_lock({_LOCK})"))
+        connection.execute(text(f"SET LOCAL lock_timeout = '{_MIGRATION_WAIT_SECONDS}s'"))
+        connection.execute(text(f"SELECT pg_advisory_xact_lock({_MIGRATION_LOCK_KEY})"))
 
 
 def _check_references(connection: Connection) -> None:

@@ -1,8 +1,8 @@
-"""Rows of turns as values, and results as columns."""
+"""Between the rows of turns and the values made of them."""
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import cast
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
@@ -13,7 +13,7 @@ from agentapp.storage.models import Turn, TurnEvents
 from agentapp.storage.owned import in_session
 
 
-def columns_of(result: TurnResult) -> dict[str, Any]:
+def columns_of(result: TurnResult) -> dict[str, object]:
     return {
         "status": result.status,
         "agent": result.agent,
@@ -42,7 +42,7 @@ def result_of(row: Turn, *, reply: str = "", title: str = "") -> TurnResult:
 
 
 def events_so_far(db: Session, scope: Scope, turn_id: str) -> list[Event]:
-    """Everything that was stored of a running turn."""
+    """The events of a running turn that have been stored so far."""
     query = select(TurnEvents.events).where(in_session(scope, TurnEvents), TurnEvents.turn_id == turn_id)
     rows = db.scalars(query.order_by(TurnEvents.first))
     return [from_json(kind, data) for events in rows for kind, data in events]

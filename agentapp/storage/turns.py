@@ -1,4 +1,4 @@
-"""Turns in SQL: the transaction that changes one, and the record that its readers are shown."""
+"""Turns in SQL: the transaction that changes a turn, and the record that its readers are shown."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class SqlTurnStore:
             yield SqlChatTransaction(db, scope, self._cells.rows(db))
 
     def find(self, scope: Scope, turn_id: str) -> TurnRecord:
-        said = select(Message.role, Message.content).where(
+        messages = select(Message.role, Message.content).where(
             in_session(scope, Message), Message.turn_id == turn_id
         )
         mine = select(Turn).where(in_session(scope, Turn), Turn.id == turn_id)
@@ -40,9 +40,9 @@ class SqlTurnStore:
             turn = db.scalar(mine.execution_options(populate_existing=True))
             if title is None or turn is None:
                 raise NotFound("There is no such turn.")
-            words = dict(db.execute(said).all())
-            message, reply = words.get("user", ""), words.get("assistant", "")
+            text_by_role = dict(db.execute(messages).all())
+            message, reply = text_by_role.get("user", ""), text_by_role.get("assistant", "")
             events = tuple(unpacked(turn.log, message, reply))
             record = TurnRecord(turn.id, turn.request_id, events, result_of(turn, reply=reply, title=title))
-        self._db.release()  # a reader may wait for long, and must hold no connection meanwhile
+        self._db.release()  # The caller may wait long for events, and must not hold a connection meanwhile.
         return record

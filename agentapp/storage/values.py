@@ -44,8 +44,9 @@ class StoredMessage:
 
 @dataclass(frozen=True, slots=True)
 class StoredTurn:
-    """A turn in a transcript. ``activity`` is its events without the texts, which are in the messages; only
-    of a running turn they are not yet, and ``reply_so_far`` has them.
+    """A turn in a transcript. ``activity`` is its events without the texts, which are in the messages.
+
+    A running turn has no message for its reply yet: that text is in ``reply_so_far``.
     """
 
     id: str
@@ -65,7 +66,7 @@ class StoredTurn:
 
 @dataclass(frozen=True, slots=True)
 class Transcript:
-    """One chat, whole, in the order in which it was said: all versions of all turns."""
+    """One whole chat, with all versions of all turns, in the order in which they were written."""
 
     chat: Chat
     turns: tuple[StoredTurn, ...]

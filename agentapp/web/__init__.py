@@ -1,4 +1,4 @@
-"""The pages. Nothing below this package knows Flask."""
+"""The pages. No package below this one knows Flask."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from agentapp.web import auth, chat, headers, health, hooks, incoming, pages, pr
 
 
 def init_app(app: Flask) -> None:
-    """The order matters: the scope is opened before anything looks at the request."""
+    """The order matters: the scope is opened before any other code looks at the request."""
     hooks.init_app(app)
     headers.init_app(app)
     problems.init_app(app)

@@ -1,17 +1,19 @@
-"""Signing in and out, and the first account. The login row is the truth; the cookie only names it."""
+"""Signing in and out, and the first account.
+
+The login's row in the database decides who is signed in. The cookie only names that row.
+"""
 
 from __future__ import annotations
 
-from typing import Any
-
 from flask import Blueprint, Flask, Response, g, redirect, render_template, request, session, url_for
+from flask.typing import ResponseReturnValue
 from flask_login import LoginManager, UserMixin, current_user, login_user, logout_user
 from flask_wtf.csrf import CSRFProtect, generate_csrf
 
 from agentapp.errors import BadRequest, GuardrailRefused, NotFound, WrongPassword
-from agentapp.storage.accounts import LOGIN_LIFETIME, USED_UP, folded
+from agentapp.storage.accounts import LOGIN_LIFETIME, SETUP_LINK_USED, normalise_name
 from agentapp.storage.values import User
-from agentapp.web.incoming import field, json_token, local_path
+from agentapp.web.incoming import field, json_csrf_token, local_path, next_field
 from agentapp.web.negotiation import wants_page
 from agentapp.web.parts import parts
 from agentapp.web.problems import problem_of, status_of, with_retry_after
@@ -20,7 +22,7 @@ blueprint = Blueprint("auth", __name__)
 
 
 class SignedIn(UserMixin):  # type: ignore[misc]
-    """What flask-login keeps for the length of a request. Its id is the login's token, not the user's id."""
+    """What flask-login keeps during a request. Its id is the login's token, not the user's id."""
 
     def __init__(self, user: User, token: str) -> None:
         self.user, self.token = user, token
@@ -30,7 +32,7 @@ class SignedIn(UserMixin):  # type: ignore[misc]
 
 
 class _Logins(LoginManager):  # type: ignore[misc]
-    """Without a second cookie to sign in by: none is ever set, and one made up by hand is not read."""
+    """Never reads flask-login's second cookie, "remember me". We never set it: one that comes is forged."""
 
     def _load_user_from_remember_cookie(self, cookie: str) -> None:
         return None
@@ -40,7 +42,7 @@ class _Csrf(CSRFProtect):  # type: ignore[misc]
     """The token may come in a JSON body too, under the same name as in a form."""
 
     def _get_csrf_token(self) -> str | None:
-        return super()._get_csrf_token() or json_token()
+        return super()._get_csrf_token() or json_csrf_token()
 
 
 def init_app(app: Flask) -> None:
@@ -52,18 +54,18 @@ def init_app(app: Flask) -> None:
         SESSION_COOKIE_SAMESITE="Lax",
         SESSION_REFRESH_EACH_REQUEST=False,
         PERMANENT_SESSION_LIFETIME=LOGIN_LIFETIME,
-        WTF_CSRF_TIME_LIMIT=None,  # a page left open over night must still be able to send
-        # Behind TLS it would want a Referer on top of the token, and scripts send none. What that guards
-        # against, a cookie planted by somebody on the wire, the __Host- name already rules out.
+        WTF_CSRF_TIME_LIMIT=None,  # a page that was left open over night must still be able to send
+        # Behind TLS flask-wtf would ask for a Referer too, and scripts send none. It would protect against a
+        # cookie that an attacker plants over plain HTTP, and the __Host- name already does.
         WTF_CSRF_SSL_STRICT=False,
     )
     manager = _Logins()
-    # Its context processor would look the login up once more while the page that says the database is away
-    # is being made.
+    # Its context processor would look up the login once more, and so fail again, while the page is made that
+    # says that the database is away.
     manager.init_app(app, add_context_processor=False)
-    # Its session protection hashes the address it reads from X-Forwarded-For, which anybody can send.
+    # Its session protection trusts the address in X-Forwarded-For, which anybody can send.
     manager.session_protection = None
-    manager.user_loader(_load)
+    manager.user_loader(_load_login)
     _Csrf(app)
 
 
@@ -72,35 +74,36 @@ def signed_in_user() -> User | None:
 
 
 def login_token() -> str | None:
-    """What names the login of this request: a stream ends when it does."""
+    """The token of this request's login, if there is one. A stream ends when its login does."""
     return current_user.token if current_user.is_authenticated else None
 
 
 @blueprint.get("/login")
-def login_page() -> Any:
+def login_page() -> ResponseReturnValue:
+    target = local_path(request.args.get("next"))
     if "user" in g:
-        return redirect(local_path(request.args.get("next")), 303)
-    return render_template("login.html", error=None, username="", next=local_path(request.args.get("next")))
+        return redirect(target, 303)
+    return render_template("login.html", error=None, username="", next=target)
 
 
 @blueprint.post("/login")
-def login() -> Any:
-    name, password = field("username", most=256), field("password", most=4096)
-    target = local_path(field("next", most=2048, default=""))
+def login() -> ResponseReturnValue:
+    name, password = _name_and_password()
+    target = next_field()
     try:
-        with parts().sign_ins.counted(folded(name), request.remote_addr or ""):
+        with parts().sign_ins.counted(normalise_name(name), request.remote_addr or ""):
             user, token = parts().accounts.sign_in(name, password)
     except (WrongPassword, GuardrailRefused) as error:
         if not wants_page():
             raise
         page = render_template("login.html", error=str(error), username=name, next=target)
         return with_retry_after(Response(page, status_of(error)), problem_of(error))
-    _begin(user, token)
+    _start_login(user, token)
     return redirect(target, 303)
 
 
 @blueprint.post("/logout")
-def logout() -> Any:
+def logout() -> ResponseReturnValue:
     if current_user.is_authenticated:
         parts().accounts.sign_out(current_user.token)
         logout_user()
@@ -109,36 +112,42 @@ def logout() -> Any:
 
 
 @blueprint.get("/setup")
-def setup_page() -> Any:
+def setup_page() -> str:
     token = request.args.get("token", "")
     if not parts().accounts.knows_setup_token(token):
-        raise NotFound(USED_UP)
+        raise NotFound(SETUP_LINK_USED)
     return render_template("setup.html", error=None, username="", token=token)
 
 
 @blueprint.post("/setup")
-def setup() -> Any:
-    token = request.args.get("token") or field("token", most=256, default="")
-    name, password = field("username", most=256), field("password", most=4096)
+def setup() -> ResponseReturnValue:
+    setup_token = request.args.get("token") or field("token", max_chars=256, default="")
+    name, password = _name_and_password()
     try:
-        user, login_token = parts().accounts.set_up(token, name, password)
+        user, token = parts().accounts.set_up(setup_token, name, password)
     except BadRequest as error:
         if not wants_page():
             raise
-        page = render_template("setup.html", error=str(error), username=name, token=token)
+        page = render_template("setup.html", error=str(error), username=name, token=setup_token)
         return page, status_of(error)
-    _begin(user, login_token)
+    _start_login(user, token)
     return redirect(url_for("chat.index"), 303)
 
 
-def _begin(user: User, token: str) -> None:
-    """A new cookie for a new login: nothing of the anonymous one is carried over."""
+def _name_and_password() -> tuple[str, str]:
+    return field("username", max_chars=256), field("password", max_chars=4096)
+
+
+def _start_login(user: User, token: str) -> None:
+    """Make a new cookie for a new login. It takes over nothing from the cookie before it."""
     session.clear()
     session.permanent = True
     login_user(SignedIn(user, token))
-    generate_csrf()  # now, or two pages opened at once would each make one and the cookie keep the later
+    # Made now: otherwise two pages that are opened at once would each make a token, and only one of the two
+    # tokens would be in the cookie.
+    generate_csrf()
 
 
-def _load(token: str) -> SignedIn | None:
+def _load_login(token: str) -> SignedIn | None:
     user = parts().accounts.user_of(token)
     return SignedIn(user, token) if user else None

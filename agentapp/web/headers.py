@@ -1,4 +1,4 @@
-"""Headers on every answer, whatever made it."""
+"""The headers of every answer, error answers too."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from flask import Flask, Response, request
 
 from agentapp.web.parts import parts, request_id
 
-POLICY = "; ".join(
+CONTENT_POLICY = "; ".join(
     (
         "default-src 'none'",
         "script-src 'self'",
@@ -18,7 +18,7 @@ POLICY = "; ".join(
         "frame-ancestors 'none'",
     )
 )
-A_YEAR = 365 * 24 * 3600
+YEAR_SECONDS = 365 * 24 * 3600
 
 
 def init_app(app: Flask) -> None:
@@ -27,21 +27,21 @@ def init_app(app: Flask) -> None:
 
 def add_headers(response: Response) -> Response:
     headers = response.headers
-    headers["Content-Security-Policy"] = POLICY
+    headers["Content-Security-Policy"] = CONTENT_POLICY
     headers["X-Content-Type-Options"] = "nosniff"
     headers["X-Request-ID"] = request_id()
-    # Not no-referrer: with that, browsers send "Origin: null" on our own forms.
+    # Not no-referrer: with that, browsers send "Origin: null" with our own forms.
     headers["Referrer-Policy"] = "same-origin"
     headers["Cross-Origin-Opener-Policy"] = "same-origin"
     headers["Cross-Origin-Resource-Policy"] = "same-origin"
     headers["Permissions-Policy"] = "camera=(), geolocation=(), microphone=()"
     if request.endpoint == "static" and response.status_code in (200, 304):
-        # The address carries a digest of the content, so it never has to be asked for again.
+        # An address with "v" contains a digest of the content, so browsers need not ask for it again.
         headers["Cache-Control"] = (
-            f"public, max-age={A_YEAR}, immutable" if "v" in request.args else "no-cache"
+            f"public, max-age={YEAR_SECONDS}, immutable" if "v" in request.args else "no-cache"
         )
     else:
         headers["Cache-Control"] = "no-store"
     if parts().settings.https:
-        headers["Strict-Transport-Security"] = f"max-age={A_YEAR}"
+        headers["Strict-Transport-Security"] = f"max-age={YEAR_SECONDS}"
     return response

@@ -1,4 +1,4 @@
-"""Is the process alive, and can it serve?"""
+"""Whether the process is alive, and whether it can serve requests."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ blueprint = Blueprint("health", __name__)
 
 @blueprint.get("/livez")
 def livez() -> Response:
-    """Touches nothing: alive is alive."""
+    """Uses nothing else, not even the database: if the process answers, it is alive."""
     return Response("alive\n", mimetype="text/plain")
 
 

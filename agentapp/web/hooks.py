@@ -13,7 +13,7 @@ from agentapp.storage.values import User
 from agentapp.web.auth import signed_in_user
 from agentapp.web.parts import parts
 
-# What is the same for everybody needs no login row: it answers even while the database is away.
+# These are the same for everybody and need no login, so they answer even while the database is away.
 FOR_EVERYBODY = frozenset({"static", "health.livez", "health.readyz"})
 
 log = logging.getLogger(__name__)
@@ -26,20 +26,20 @@ def init_app(app: Flask) -> None:
 
 def open_scope() -> None:
     """Clear what an earlier request may have left on this thread, then bind this request's scope."""
-    p = parts()
-    p.binder.sweep()
+    binder = parts().binder
+    binder.sweep()
     g.stack = stack = ExitStack()
-    g.scope = stack.enter_context(p.binder.bound(RequestScope(request_id=new_id())))
+    g.scope = stack.enter_context(binder.bound(RequestScope(request_id=new_id())))
     if request.endpoint in FOR_EVERYBODY:
         return
     user = signed_in_user()
     if user is not None:
         g.user = user
-        g.scope = stack.enter_context(p.binder.bound(_scope_of(user, g.scope.request_id)))
+        g.scope = stack.enter_context(binder.bound(_scope_of(user, g.scope.request_id)))
 
 
 def close_scope(error: BaseException | None = None) -> None:
-    """Every clean-up runs even if another fails; none of them may spoil the answer that was made already."""
+    """Every clean-up runs even if another one fails. None of them may spoil the answer, which is ready."""
     stack: ExitStack | None = g.pop("stack", None)
     if stack is None:
         return
@@ -57,7 +57,7 @@ def user_scope() -> UserScope:
 
 
 def chat_scope() -> Scope:
-    """The scope of a request about one chat. Whether that chat is the user's, the query decides."""
+    """The scope of a request about one chat. The query finds out whether that chat belongs to the user."""
     scope = user_scope()
     if not isinstance(scope, Scope):
         raise RuntimeError("this route has no session_id")

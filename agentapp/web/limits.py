@@ -1,23 +1,42 @@
-"""How a chat stands with its limits, as its page shows it: one notice at most, and the budgets."""
+"""How near a chat is to its limits, as its page shows it: at most one notice, and the budgets."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import ceil
+from types import MappingProxyType
+from typing import NamedTuple
 
 from agentapp.errors import BudgetExhausted, GuardrailRefused, RateLimited
 from agentapp.guardrails.guard import Meter, Standing
 from agentapp.guardrails.wording import DAYS_FROM, OPERATOR, clock, dollars, refusal_text
 
-# From this share on: the level, and the words in front of the numbers.
-LEVELS = ((1.0, "full", "Used up: "), (0.9, "high", "Almost used up: "), (0.75, "low", "Running low: "))
-PROBE = "This chat was paused. Trying once more: your next message is the one try."
-ICONS = (("breaker-open", "pause"), ("budget-exhausted", "gauge"))
+PROBE_TEXT = "This chat was paused. Trying once more: your next message is the one try."
+ICONS: Mapping[str, str] = MappingProxyType({"breaker-open": "pause", "budget-exhausted": "gauge"})
+
+
+class Level(NamedTuple):
+    from_share: float  # of the budget
+    name: str
+    lead: str  # the words in front of the numbers
+
+
+LEVELS = (
+    Level(1.0, "full", "Used up: "),
+    Level(0.9, "high", "Almost used up: "),
+    Level(0.75, "low", "Running low: "),
+)
+NO_LEVEL = Level(0.0, "", "")
 
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """Why the next message would be refused, or that it is the one try of a chat that was paused."""
+    """Why the next message would be refused, or that it is the one try of a chat that was paused.
+
+    After ``reason`` comes the sentence that says how long to wait, in three pieces: the time, and the words
+    before and after it. Then comes ``more``, which says what else can be done.
+    """
 
     kind: str
     icon: str
@@ -27,18 +46,18 @@ class Notice:
     after: str = ""
     more: str = ""
     seconds: int | None = None  # to count down from
-    offer: str = ""  # what the button for a new chat says, where a new chat would help
+    offer: str = ""  # the text of the button for a new chat, if a new chat would help
 
 
 @dataclass(frozen=True, slots=True)
 class MeterView:
     scope: str
-    level: str  # nothing, low, high or full
+    level: str  # empty, low, high or full
     used: int
     limit: int
     lead: str
     words: str
-    more: str = ""
+    more: str = ""  # what else can be done
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,36 +70,37 @@ class LimitsView:
 def limits_view(
     standing: Standing, *, running: bool = False, refusal: GuardrailRefused | None = None
 ) -> LimitsView:
-    """``refusal`` is the one that a message has just met: people are told that one, whatever is true by now.
+    """``refusal`` is that of the message that was just sent. It is shown even if it is out of date by now.
 
-    While the chat answers, what keeps the next message waiting is mostly that answer itself.
+    Without one, the view shows why the next message would be refused. It does not while the chat is
+    ``running``: then the reason is mostly the answer that is being written.
     """
-    found = refusal or (None if running else standing.refusal)
-    notice = _notice(found) if found else None
+    shown = refusal or (None if running else standing.refusal)
+    notice = _notice(shown) if shown else None
     if notice is None and standing.half_open and not running:
-        notice = Notice("half-open", "info", PROBE)
-    return LimitsView(notice, _meters(standing.meters, found), refusal is not None)
+        notice = Notice("half-open", "info", PROBE_TEXT)
+    return LimitsView(notice, _meter_views(standing.meters, shown), refusal is not None)
 
 
 def _notice(refusal: GuardrailRefused) -> Notice:
     reason, wait, more = refusal_text(refusal)
     before, _, after = wait.partition("{}")
-    counted = wait and refusal.retry_after < DAYS_FROM
+    counts_down = wait and refusal.retry_after < DAYS_FROM
     return Notice(
         kind=refusal.code,
-        icon="alert" if refusal.scope == "provider" else dict(ICONS).get(refusal.code, "clock"),
+        icon="alert" if refusal.scope == "provider" else ICONS.get(refusal.code, "clock"),
         reason=reason,
         before=before,
         time=clock(refusal.retry_after) if wait else "",
         after=after,
         more=more,
-        seconds=max(1, ceil(refusal.retry_after)) if counted else None,
+        seconds=max(1, ceil(refusal.retry_after)) if counts_down else None,
         offer=_offer(refusal),
     )
 
 
 def _offer(refusal: GuardrailRefused) -> str:
-    """Only what belongs to this chat alone is different in another, and a short wait is no reason to go."""
+    """A new chat helps only if the limit is this chat's own. For a rate limit, a short wait is better."""
     if refusal.scope != "session" or isinstance(refusal, RateLimited):
         return ""
     if isinstance(refusal, BudgetExhausted):
@@ -88,27 +108,27 @@ def _offer(refusal: GuardrailRefused) -> str:
     return "New chat"
 
 
-def _meters(meters: tuple[Meter, ...], refusal: GuardrailRefused | None) -> tuple[MeterView, ...]:
-    """All that run low; if none does, the tightest, unless nothing of it is used yet."""
-    views = [_meter(meter, refusal) for meter in meters]
+def _meter_views(meters: tuple[Meter, ...], refusal: GuardrailRefused | None) -> tuple[MeterView, ...]:
+    """All budgets that run low. If none does, the one with the least left, if any of it is used yet."""
+    views = [_meter_view(meter, refusal) for meter in meters]
     return tuple(view for view in views if view.level) or tuple(view for view in views[:1] if view.used)
 
 
-def _meter(meter: Meter, refusal: GuardrailRefused | None) -> MeterView:
-    level, lead = next(((name, lead) for least, name, lead in LEVELS if meter.share >= least), ("", ""))
-    said = isinstance(refusal, BudgetExhausted) and refusal.scope == meter.scope
+def _meter_view(meter: Meter, refusal: GuardrailRefused | None) -> MeterView:
+    level = next((level for level in LEVELS if meter.share >= level.from_share), NO_LEVEL)
+    in_notice = isinstance(refusal, BudgetExhausted) and refusal.scope == meter.scope
     return MeterView(
         scope=meter.scope,
-        level=level,
+        level=level.name,
         used=min(meter.used, meter.limit),
         limit=meter.limit,
-        lead=lead,
-        words=_words(meter),
-        more=OPERATOR if level == "full" and not said else "",
+        lead=level.lead,
+        words=_usage_text(meter),
+        more=OPERATOR if level.name == "full" and not in_notice else "",
     )
 
 
-def _words(meter: Meter) -> str:
+def _usage_text(meter: Meter) -> str:
     match meter.scope:
         case "user":
             return f"{dollars(meter.used)} of {dollars(meter.limit)} today; resets 00:00 UTC"

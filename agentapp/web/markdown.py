@@ -1,7 +1,7 @@
-"""A reply's Markdown as safe HTML: parse, colour the code, then let only an allow-list through.
+"""A reply's Markdown as safe HTML: parse it, highlight the code, then let only an allow-list through.
 
-Replies are written by a model and may quote anybody, so every step has a bound: whatever does not fit is
-shown as it was written, escaped, instead of being refused or cut.
+Replies are written by a model and may quote anybody, so every step has a limit. What is above a limit is not
+refused or cut: it is escaped and shown as it was written.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from markdown_it.rules_block import StateBlock, table
 from markdown_it.rules_core import StateCore
 from markdown_it.token import Token
 from markupsafe import Markup
-from pygments import format as formatted
+from pygments import format as format_tokens
 from pygments.formatters.html import HtmlFormatter
 from pygments.lexers import get_lexer_by_name
 from pygments.token import STANDARD_TYPES
@@ -30,10 +30,10 @@ from agentapp.events import storable
 
 MAX_CHARS: Final = 50_000
 MAX_DEPTH: Final = 80  # below markdown-it's own 100, where it would silently drop what is deeper
-MAX_HIGHLIGHTED: Final = 20_000  # characters of code coloured in one reply
-MAX_CODE_LINE: Final = 1_000  # a longer line is data; some lexers take cubic time to find out
-MAX_SECONDS: Final = 0.25  # for colouring: some lexers look ahead again at every token
-LEXER_COST: Final = 200  # what starting one lexer costs, in characters
+MAX_HIGHLIGHTED_CHARS: Final = 20_000  # of code in one reply
+MAX_CODE_LINE_CHARS: Final = 1_000  # a longer line is data, and some lexers take cubic time for it
+MAX_HIGHLIGHT_SECONDS: Final = 0.25  # some lexers look ahead again at every token
+LEXER_COST_CHARS: Final = 200  # starting one lexer costs as much as highlighting so many characters
 MAX_CELLS: Final = 10_000  # cells of all tables in one reply
 MAX_BRACKET_WORK: Final = 5_000_000  # see _Bounds.allows_inline
 
@@ -47,8 +47,8 @@ CODE_CLASSES: Final = frozenset(f"tok-{short}" for short in STANDARD_TYPES.value
 URL_SCHEMES: Final = frozenset({"http", "https", "mailto"})
 LINK_REL: Final = "noopener noreferrer nofollow"
 
-# Only languages people ask about: looking up any other name makes Pygments search every installed plugin, and
-# its rarer lexers have patterns that take exponential time.
+# Only languages that people ask about. To look up any other name, Pygments searches every installed plugin,
+# and its rarer lexers have patterns that take exponential time.
 # fmt: off
 LANGUAGES: Final = frozenset((
     "bash", "c", "c++", "c#", "cpp", "cs", "css", "diff", "docker", "dockerfile", "go", "golang",
@@ -67,45 +67,45 @@ _ALIGNED = re.compile(r"text-align:(center|right)")
 
 
 def render(text: str, *, clock: Callable[[], float] = time.monotonic) -> Markup:
-    """The reply as HTML that is safe to put into a page. Never raises for any text, never takes long."""
+    """The reply as HTML that is safe to put into a page. Never raises, for any text, and is never slow."""
     text = storable(text)
     if len(text) > MAX_CHARS:
-        return _plain(text)
+        return _as_plain_text(text)
     bounds = _Bounds(clock)
     parser = _parser(bounds)
     tokens = parser.parse(text)
     if any(token.level > MAX_DEPTH for token in tokens):
-        return _plain(text)
-    tokens = list(_fitted(tokens, bounds))
-    return _sanitised(parser.renderer.render(tokens, parser.options, {}))
+        return _as_plain_text(text)
+    tokens = list(_adapt(tokens, bounds))
+    return _sanitise(parser.renderer.render(tokens, parser.options, {}))
 
 
 @dataclass
 class _Bounds:
-    """What one reply may still spend. It lives as long as one call of render."""
+    """What one reply may still use up. There is one for each call of `render`."""
 
     clock: Callable[[], float]
-    highlighted: int = MAX_HIGHLIGHTED
-    seconds: float = MAX_SECONDS
+    highlighted_chars: int = MAX_HIGHLIGHTED_CHARS
+    highlight_seconds: float = MAX_HIGHLIGHT_SECONDS
     cells: int = MAX_CELLS
     bracket_work: int = MAX_BRACKET_WORK
 
     def allows_highlighting(self, code: str) -> bool:
-        self.highlighted -= len(code) + LEXER_COST
-        return self.highlighted >= 0 and self.seconds > 0
+        self.highlighted_chars -= len(code) + LEXER_COST_CHARS
+        return self.highlighted_chars >= 0 and self.highlight_seconds > 0
 
     def allows_table(self, columns: int, rows: int) -> bool:
         self.cells -= columns * rows
         return self.cells >= 0
 
     def allows_inline(self, content: str) -> bool:
-        # An unclosed bracket makes the parser look through the rest of its paragraph, every time.
+        # For every bracket that is not closed, the parser looks through the rest of the paragraph.
         self.bracket_work -= content.count("[") * len(content)
         return self.bracket_work >= 0
 
 
 def _parser(bounds: _Bounds) -> MarkdownIt:
-    """A parser for one reply. It keeps its rules in lists that anybody may change, so none is shared."""
+    """A parser for one reply. None is shared: a parser keeps its rules in lists that can be changed."""
     parser = MarkdownIt("js-default", {"html": False, "linkify": False, "typographer": False})
 
     def bounded_inline(state: StateCore) -> None:
@@ -135,18 +135,22 @@ def _line(state: StateBlock, number: int) -> str:
     return state.src[state.bMarks[number] + state.tShift[number] : state.eMarks[number]]
 
 
-def _fitted(tokens: Iterable[Token], bounds: _Bounds) -> Iterator[Token]:
-    """The tokens as a message shows them: it has a heading of its own, wide things scroll by themselves."""
+def _adapt(tokens: Iterable[Token], bounds: _Bounds) -> Iterator[Token]:
+    """Fit the tokens into a message on the page.
+
+    Headings are lowered, because each message has a heading of its own. Code and tables get a box of their
+    own, so that they scroll by themselves if they are wide.
+    """
     for token in tokens:
         match token.type:
             case "heading_open" | "heading_close":
                 token.tag = f"h{min(6, int(token.tag[1]) + 2)}"
                 yield token
             case "inline":
-                token.children = list(_linked(token.children or ()))
+                token.children = list(_adapt_links(token.children or ()))
                 yield token
             case "fence" | "code_block":
-                yield _html(_code(token.info, token.content, bounds))
+                yield _html(_code_block(token.info, token.content, bounds))
             case "table_open":
                 yield _html('<div class="table">')
                 yield token
@@ -162,8 +166,11 @@ def _fitted(tokens: Iterable[Token], bounds: _Bounds) -> Iterator[Token]:
                 yield token
 
 
-def _linked(children: Iterable[Token]) -> Iterator[Token]:
-    """Links that lead outside and no others. An image is a link too: loading it would tell on the reader."""
+def _adapt_links(children: Iterable[Token]) -> Iterator[Token]:
+    """Keep links to other sites and no others.
+
+    An image becomes a link, because loading it would tell its host who reads the reply.
+    """
     inside = hidden = False
     for token in children:
         match token.type:
@@ -176,7 +183,7 @@ def _linked(children: Iterable[Token]) -> Iterator[Token]:
                 yield token
             case "image":
                 source = str(token.attrs.get("src", ""))
-                label = _words(token) or source
+                label = _alt_text(token) or source
                 yield from [_text(label)] if inside or not _LINK.match(source) else _link(source, label)
             case "text" if not inside:
                 yield from _with_bare_urls(token.content)
@@ -203,7 +210,7 @@ def _link(href: str, label: str) -> Iterator[Token]:
     yield Token("link_close", "a", -1)
 
 
-def _words(image: Token) -> str:
+def _alt_text(image: Token) -> str:
     return "".join(child.content for child in image.children or ()).strip()
 
 
@@ -215,32 +222,33 @@ def _html(content: str) -> Token:
     return Token("html_block", "", 0, content=content)
 
 
-def _code(info: str, code: str, bounds: _Bounds) -> str:
-    """A block of code under its language; the script puts the copy button into the head."""
-    named = _LANGUAGE.match(unescapeAll(info).strip())
-    language = named[0] if named else "text"
+def _code_block(info: str, code: str, bounds: _Bounds) -> str:
+    """A block of code with its language above it. The page's script adds the copy button there."""
+    match = _LANGUAGE.match(unescapeAll(info).strip())
+    language = match[0] if match else "text"
     head = f'<div class="code-head"><span class="code-lang">{escape(language)}</span></div>'
-    body = _coloured(language.lower(), code, bounds) or escape(code, quote=False)
-    # Focusable, because a long line is scrolled to by keyboard.
+    body = _highlight(language.lower(), code, bounds) or escape(code, quote=False)
+    # It can have the focus, so that a long line can be scrolled with the keyboard.
     return f'<div class="code">{head}<pre tabindex="0"><code>{body}</code></pre></div>\n'
 
 
-def _coloured(language: str, code: str, bounds: _Bounds) -> str | None:
+def _highlight(language: str, code: str, bounds: _Bounds) -> str | None:
+    """None if the code is to be shown without colours."""
     if language not in LANGUAGES or not bounds.allows_highlighting(code):
         return None
-    if any(len(line) > MAX_CODE_LINE for line in code.split("\n")):
+    if any(len(line) > MAX_CODE_LINE_CHARS for line in code.split("\n")):
         return None
-    started, left = bounds.clock(), bounds.seconds
-    found = []
+    started, seconds_left = bounds.clock(), bounds.highlight_seconds
+    tokens = []
     for token in get_lexer_by_name(language, stripnl=False).get_tokens(code):
-        bounds.seconds = left - (bounds.clock() - started)
-        if bounds.seconds <= 0:
+        bounds.highlight_seconds = seconds_left - (bounds.clock() - started)
+        if bounds.highlight_seconds <= 0:
             return None
-        found.append(token)
-    return formatted(found, HtmlFormatter(nowrap=True, classprefix="tok-"))
+        tokens.append(token)
+    return format_tokens(tokens, HtmlFormatter(nowrap=True, classprefix="tok-"))
 
 
-def _sanitised(html: str) -> Markup:
+def _sanitise(html: str) -> Markup:
     safe = nh3.clean(
         html,
         tags=set(TAGS),
@@ -261,5 +269,5 @@ def _sanitised(html: str) -> Markup:
     return Markup(safe)  # noqa: S704 - this is what the sanitiser let through
 
 
-def _plain(text: str) -> Markup:
+def _as_plain_text(text: str) -> Markup:
     return Markup('<div class="plain">{}</div>').format(text)

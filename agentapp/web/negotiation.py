@@ -1,4 +1,4 @@
-"""Who is asking: a person's browser, or a script?"""
+"""Which form of answer a request asks for: a page for a person, or something for a script."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ PAGE = "text/html"
 
 
 def wants_page() -> bool:
-    """Browsers name text/html; scripts name something else, or take anything."""
+    """Browsers ask for text/html by name. Scripts ask for something else, or accept anything."""
     return answer_kind() == PAGE and PAGE in request.accept_mimetypes.values()
 
 
 def answer_kind() -> str:
-    """The form of answer asked for. A client that takes anything gets what a plain form would get."""
+    """The form of answer that is asked for. A client that accepts anything gets the same as a plain form."""
     return request.accept_mimetypes.best_match([PAGE, EVENTS, JSON], default=PAGE)

@@ -1,18 +1,19 @@
-"""What every page needs: who is signed in, the theme, addresses of static files."""
+"""What every page needs: the user, the theme, the addresses of static files."""
 
 from __future__ import annotations
 
 import hashlib
 from pathlib import Path
-from typing import Any
 
-from flask import Flask, Response, g, redirect, request, url_for
+from flask import Flask, g, redirect, request, url_for
+from flask.typing import ResponseReturnValue
 
 from agentapp.errors import BadRequest
-from agentapp.web.incoming import field, local_path
+from agentapp.web.incoming import field, next_field
 from agentapp.web.parts import parts, request_id
 
 THEMES = ("system", "light", "dark")
+THEME_COOKIE_SECONDS = 365 * 24 * 3600
 
 
 def init_app(app: Flask) -> None:
@@ -22,7 +23,7 @@ def init_app(app: Flask) -> None:
         return url_for("static", filename=name, v=digests.get(name))
 
     @app.context_processor
-    def common() -> dict[str, Any]:
+    def template_values() -> dict[str, object]:
         return {
             "asset": asset,
             "user": g.get("user"),
@@ -35,15 +36,20 @@ def init_app(app: Flask) -> None:
     app.add_url_rule("/theme", "theme", set_theme, methods=["POST"])
 
 
-def set_theme() -> Response:
-    choice = field("theme", most=16)
+def set_theme() -> ResponseReturnValue:
+    choice = field("theme", max_chars=16)
     if choice not in THEMES:
         raise BadRequest(f"A theme is one of {', '.join(THEMES)}.")
-    answer = redirect(local_path(field("next", most=2048, default="")), 303)
+    answer = redirect(next_field(), 303)
     answer.set_cookie(
-        "theme", choice, max_age=365 * 24 * 3600, samesite="Lax", httponly=True, secure=parts().settings.https
+        "theme",
+        choice,
+        max_age=THEME_COOKIE_SECONDS,
+        samesite="Lax",
+        httponly=True,
+        secure=parts().settings.https,
     )
-    return answer  # type: ignore[return-value]
+    return answer
 
 
 def _theme() -> str:
@@ -52,7 +58,7 @@ def _theme() -> str:
 
 
 def _digests(folder: Path) -> dict[str, str]:
-    """Read once at start: the files do not change while the server runs."""
+    """Computed once at start, because the files do not change while the server runs."""
     files = [path for path in folder.rglob("*") if path.is_file()]
     return {
         path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()[:12]

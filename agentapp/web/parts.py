@@ -19,9 +19,10 @@ from agentapp.turns.service import TurnService
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What `create_app` leaves in ``app.extensions["agentapp"]``. A server calls ``start`` once in each
-    worker, ``drain`` until it says that it is done, and ``close``; nothing else of it is needed to begin and
-    end.
+    """What `create_app` puts into ``app.extensions["agentapp"]``.
+
+    A server calls ``start`` once in each worker. To end a worker it calls ``drain`` until that returns True,
+    and then ``close``.
     """
 
     settings: Settings
@@ -42,10 +43,10 @@ class Parts:
         self.turns.start(threads or self.settings.threads, self.settings.threads_reserved)
 
     def drain(self, grace: float) -> bool:
-        """The worker is to end: let its turns go on for most of ``grace`` seconds, then interrupt them.
+        """The worker is to end. Let its turns go on for most of ``grace`` seconds, then interrupt them.
 
-        Returns at once, so that it may be called in a signal handler: True when all turns have ended
-        or the time is up. Call it again to ask again; a second call can only shorten the time.
+        Returns at once, so that it may be called in a signal handler: True if all turns have ended or
+        the time is over. Call it again until then; another call can only shorten the time.
         """
         return self.turns.drain(grace)
 
@@ -60,6 +61,6 @@ def parts() -> Parts:
 
 
 def request_id() -> str:
-    """What a person can quote when something went wrong: it is in the log too."""
+    """What a person can quote when something went wrong, because it is in the log too."""
     scope: RequestScope | None = g.get("scope")
     return scope.request_id if scope is not None else "-"

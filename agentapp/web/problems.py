@@ -1,15 +1,17 @@
-"""Errors as answers: one table of statuses, one shape for scripts, one page for people, the same words."""
+"""Errors as answers: one table of statuses, JSON for scripts, a page for people. Both say the same words."""
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from http import HTTPStatus
 from math import ceil
 from types import MappingProxyType
-from typing import Any
+from typing import NamedTuple, TypedDict, Unpack
 from urllib.parse import urlencode
 
 from flask import Flask, Response, g, json, redirect, render_template, request
+from flask.typing import ResponseReturnValue
 from flask_wtf.csrf import CSRFError
 from werkzeug.exceptions import HTTPException, RequestEntityTooLarge
 
@@ -17,29 +19,55 @@ from agentapp import errors
 from agentapp.web.negotiation import wants_page
 from agentapp.web.parts import request_id
 
-# code -> status, title, seconds after which trying again makes sense if the error itself does not know
-TABLE = MappingProxyType(
+
+class ProblemKind(NamedTuple):
+    status: int
+    title: str
+    retry_after: int | None = None  # seconds; used if the error itself does not say when to try again
+
+
+class ProblemDetails(TypedDict, total=False):
+    """The fields of a problem that depend on the error."""
+
+    scope: str | None
+    retry_after: int | None
+    limit: int
+    used: int
+    turn_id: str
+    turn_url: str
+    request_id: str
+
+
+class Problem(ProblemDetails):
+    """The body of every error answer."""
+
+    code: str
+    title: str
+    detail: str
+
+
+TABLE: Mapping[str, ProblemKind] = MappingProxyType(
     {
-        "bad-request": (400, "That did not work", None),
-        "wrong-password": (401, "Not signed in", None),
-        "login-required": (401, "Sign in first", None),
-        "csrf": (403, "This page is out of date", None),
-        "not-found": (404, "Not found", None),
-        "turn-in-progress": (409, "Still answering", 2),
-        "message-too-long": (413, "Too long", None),
-        "invalid-message": (422, "This message cannot be sent", None),
-        "idempotency-mismatch": (422, "Sent before with another text", None),
-        "rate-limited": (429, "Too fast", 5),
-        "budget-exhausted": (429, "The limit is reached", 60),
-        "internal": (500, "Something went wrong", None),
-        "turn-failed": (500, "Something went wrong", None),
-        "out-of-steps": (502, "No answer found", None),
-        "provider-failed": (502, "The model failed", None),
-        "breaker-open": (503, "Paused", 30),
-        "busy": (503, "Busy", 2),
-        "turn-interrupted": (503, "The server is restarting", 2),
-        "storage-unavailable": (503, "The database is away", 5),
-        "provider-timeout": (504, "The model took too long", None),
+        "bad-request": ProblemKind(400, "That did not work"),
+        "wrong-password": ProblemKind(401, "Not signed in"),
+        "login-required": ProblemKind(401, "Sign in first"),
+        "csrf": ProblemKind(403, "This page is out of date"),
+        "not-found": ProblemKind(404, "Not found"),
+        "turn-in-progress": ProblemKind(409, "Still answering", 2),
+        "message-too-long": ProblemKind(413, "Too long"),
+        "invalid-message": ProblemKind(422, "This message cannot be sent"),
+        "idempotency-mismatch": ProblemKind(422, "Sent before with another text"),
+        "rate-limited": ProblemKind(429, "Too fast", 5),
+        "budget-exhausted": ProblemKind(429, "The limit is reached", 60),
+        "internal": ProblemKind(500, "Something went wrong"),
+        "turn-failed": ProblemKind(500, "Something went wrong"),
+        "out-of-steps": ProblemKind(502, "No answer found"),
+        "provider-failed": ProblemKind(502, "The model failed"),
+        "breaker-open": ProblemKind(503, "Paused", 30),
+        "busy": ProblemKind(503, "Busy", 2),
+        "turn-interrupted": ProblemKind(503, "The server is restarting", 2),
+        "storage-unavailable": ProblemKind(503, "The database is away", 5),
+        "provider-timeout": ProblemKind(504, "The model took too long"),
     }
 )
 
@@ -47,36 +75,36 @@ log = logging.getLogger(__name__)
 
 
 def init_app(app: Flask) -> None:
-    app.register_error_handler(errors.AgentappError, _ours)
-    app.register_error_handler(CSRFError, _csrf)
-    app.register_error_handler(RequestEntityTooLarge, _too_large)
-    app.register_error_handler(HTTPException, _http)
-    app.register_error_handler(Exception, _unexpected)
+    app.register_error_handler(errors.AgentappError, _answer_own_error)
+    app.register_error_handler(CSRFError, _answer_csrf_error)
+    app.register_error_handler(RequestEntityTooLarge, _answer_too_large)
+    app.register_error_handler(HTTPException, _answer_http_error)
+    app.register_error_handler(Exception, _answer_unexpected_error)
 
 
 def status_of(error: errors.AgentappError) -> int:
-    return TABLE[error.code][0]
+    return TABLE[error.code].status
 
 
-def problem_of(error: errors.AgentappError) -> dict[str, Any]:
-    return problem(error.code, str(error), **more(error))
+def problem_of(error: errors.AgentappError) -> Problem:
+    return problem(error.code, str(error), **_details_of(error))
 
 
-def problem(code: str, detail: str, **extra: Any) -> dict[str, Any]:
-    """The body of every error answer."""
-    _, title, retry_after = TABLE[code]
+def problem(code: str, detail: str, **details: Unpack[ProblemDetails]) -> Problem:
+    kind = TABLE[code]
     return {
         "code": code,
-        "title": title,
+        "title": kind.title,
         "detail": detail,
         "scope": None,
-        "retry_after": retry_after,
-        **extra,
+        "retry_after": kind.retry_after,
+        **details,
     }
 
 
-def problem_answer(body: dict[str, Any], status: int | None = None) -> Response:
-    status = TABLE[body["code"]][0] if status is None else status
+def problem_answer(body: Problem, status: int | None = None) -> Response:
+    """``status`` is for errors that have another one than the table gives for their code."""
+    status = TABLE[body["code"]].status if status is None else status
     if wants_page():
         answer = Response(render_template("problem.html", problem=body, status=status), status)
     else:
@@ -84,51 +112,50 @@ def problem_answer(body: dict[str, Any], status: int | None = None) -> Response:
     return with_retry_after(answer, body)
 
 
-def with_retry_after(answer: Response, body: dict[str, Any]) -> Response:
-    """The answer, with the header that says when to come back, if the body says it."""
+def with_retry_after(answer: Response, body: Problem) -> Response:
+    """Add the header that says when to come back, if the body says it."""
     if body["retry_after"] is not None:
         answer.headers["Retry-After"] = str(body["retry_after"])
     return answer
 
 
-def _ours(error: errors.AgentappError) -> Any:
+def _answer_own_error(error: errors.AgentappError) -> ResponseReturnValue:
     if isinstance(error, errors.LoginRequired) and wants_page():
         here = request.full_path.rstrip("?") if request.method == "GET" else ""
         return redirect("/login" + (f"?{urlencode({'next': here})}" if here else ""), 303)
     if isinstance(error, errors.IsolationError):
-        return _unexpected(error)
+        return _answer_unexpected_error(error)
     if isinstance(error, errors.StorageUnavailable):
         log.error("request %s: storage: %s", request_id(), error.__cause__ or error)
     return problem_answer(problem_of(error))
 
 
-def more(error: errors.AgentappError) -> dict[str, Any]:
-    """What an answer tells of this error beyond what all of them tell."""
+def _details_of(error: errors.AgentappError) -> ProblemDetails:
     match error:
         case errors.TurnInProgress():
-            where = f"/chat/{(request.view_args or {}).get('session_id')}/turns/{error.turn_id}/events"
-            return {"turn_id": error.turn_id, "turn_url": where}
+            url = f"/chat/{(request.view_args or {}).get('session_id')}/turns/{error.turn_id}/events"
+            return {"turn_id": error.turn_id, "turn_url": url}
         case errors.GuardrailRefused():
             wait = max(1, ceil(error.retry_after))
             return {"scope": error.scope, "limit": error.limit, "used": error.used, "retry_after": wait}
     return {}
 
 
-def _csrf(error: CSRFError) -> Any:
+def _answer_csrf_error(error: CSRFError) -> ResponseReturnValue:
     if request.blueprint in ("chat", "turns") and "user" not in g:
-        # The login ended and took its token with it: that is what the person has to be told.
-        return _ours(errors.LoginRequired("Sign in first."))
+        # The login has ended, and the token with it. The person has to be told about the login.
+        return _answer_own_error(errors.LoginRequired("Sign in first."))
     return problem_answer(
         problem("csrf", "The form was too old or came from elsewhere. Reload the page and send again.")
     )
 
 
-def _too_large(error: RequestEntityTooLarge) -> Response:
+def _answer_too_large(error: RequestEntityTooLarge) -> Response:
     return problem_answer(problem("message-too-long", "What was sent is larger than this server takes."))
 
 
-def _http(error: HTTPException) -> Any:
-    """Werkzeug's own errors, in our shape. A redirect is an exception too, and passes through."""
+def _answer_http_error(error: HTTPException) -> ResponseReturnValue:
+    """Werkzeug's own errors in the same form as ours. A redirect is an exception too, and stays as it is."""
     status = error.code or 500
     if status < 400:
         return error.get_response()
@@ -140,7 +167,7 @@ def _http(error: HTTPException) -> Any:
     return answer
 
 
-def _unexpected(error: Exception) -> Response:
+def _answer_unexpected_error(error: Exception) -> Response:
     where = f"{request.method} {request.path}"
     log.error("request %s: unexpected error on %s", request_id(), where, exc_info=error)
     return problem_answer(problem("internal", "Something went wrong on our side. It was written to the log."))

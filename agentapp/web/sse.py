@@ -12,13 +12,13 @@ from agentapp.web.markdown import render
 
 
 class EventStream(Iterator[bytes]):
-    """A class and not a generator: ``close()`` reaches the subscription even if nothing was pulled yet."""
+    """A class and not a generator, so that ``close()`` reaches the subscription before the first pull too."""
 
     def __init__(self, subscription: Subscription) -> None:
         self._subscription = subscription
 
     def __next__(self) -> bytes:
-        """Everything there is to tell now, in one piece: on a busy machine that may be many events."""
+        """All events that are there now, in one piece. On a busy machine that may be many."""
         try:
             event = next(self._subscription)
             if event is None:
@@ -27,7 +27,7 @@ class EventStream(Iterator[bytes]):
             while self._subscription.has_more and (event := next(self._subscription)) is not None:
                 encoded.append(encode(event))
         except LoginRequired:
-            raise StopIteration from None  # a client that comes back for more is told to sign in
+            raise StopIteration from None  # a client that connects again is told to sign in
         return b"".join(encoded)
 
     def close(self) -> None:

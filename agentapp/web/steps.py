@@ -1,34 +1,39 @@
-"""What a reader is shown of the way to an answer: who handed over to whom, and which tools were used."""
+"""What the page shows besides the answer: which agent handed over to which, and which tools were used."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from typing import Any
 
 from agentapp.events import Event, HandedOver, ToolCompleted, ToolExecuting
 
+Step = dict[str, object]
 
-def steps_of(activity: Iterable[Event]) -> tuple[dict[str, Any], ...]:
-    """One entry a hand-over or tool call, for the template. A tool that did not end before its turn did
-    counts as failed.
+
+def steps_of(activity: Iterable[Event]) -> tuple[Step, ...]:
+    """One entry for each hand-over or tool call, for the template.
+
+    A tool counts as failed if it had not ended when its turn did.
     """
-    steps: list[dict[str, Any]] = []
-    called: dict[str, dict[str, Any]] = {}
+    steps: list[Step] = []
+    tool_steps: dict[str, Step] = {}  # by the id of the call
     for event in activity:
         match event:
             case HandedOver():
                 steps.append({"kind": event.kind, "from": event.from_, "to": event.to, "task": event.task})
             case ToolExecuting():
-                called[event.call_id] = step = _tool_step(event)
+                tool_steps[event.call_id] = step = _tool_step(event)
                 steps.append(step)
-            case ToolCompleted() if event.call_id in called:
-                step = called[event.call_id]
-                step |= {"output": event.output, "failed": event.failed, "limited": event.limited}
+            case ToolCompleted() if event.call_id in tool_steps:
+                tool_steps[event.call_id] |= {
+                    "output": event.output,
+                    "failed": event.failed,
+                    "limited": event.limited,
+                }
     return tuple(steps)
 
 
-def _tool_step(event: ToolExecuting) -> dict[str, Any]:
+def _tool_step(event: ToolExecuting) -> Step:
     given = event.input
     return {
         "kind": "tool",

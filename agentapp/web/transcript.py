@@ -1,17 +1,16 @@
-"""A chat as the page, an export or a reader wants to see it."""
+"""A chat in the form that its page or an export needs."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
-from datetime import date, timedelta
-from typing import Any
+from datetime import date, datetime, timedelta
 
 from markupsafe import Markup
 
 from agentapp.storage.values import Chat, StoredTurn, Transcript, utc_now
 from agentapp.web.markdown import render
-from agentapp.web.steps import steps_of
+from agentapp.web.steps import Step, steps_of
 from agentapp.web.versions import Versions, branch, versions
 
 
@@ -27,32 +26,32 @@ class TurnView:
     html: Markup | None
     error: dict[str, str] | None
     request_id: str
-    started_at: Any
-    activity: tuple[dict[str, Any], ...]
+    started_at: datetime
+    activity: tuple[Step, ...]
     usage: dict[str, int]
     versions: Versions | None
 
 
 def turn_views(whole: Transcript, shown: Sequence[StoredTurn]) -> list[TurnView]:
-    said = {(message.turn_id, message.role): message.content for message in whole.messages}
-    others = versions(whole.turns)
-    return [_view(turn, said, others.get(turn.id)) for turn in shown]
+    texts = {(message.turn_id, message.role): message.content for message in whole.messages}
+    versions_of = versions(whole.turns)
+    return [_turn_view(turn, texts, versions_of.get(turn.id)) for turn in shown]
 
 
 def by_day(chats: Iterable[Chat]) -> list[tuple[str, list[Chat]]]:
-    """Chats in the order given, under a heading for each day (UTC)."""
+    """The chats in the order given, grouped under a heading for each day (UTC)."""
     today = utc_now().date()
     groups: list[tuple[str, list[Chat]]] = []
     for chat in chats:
-        label = _day(chat.updated_at.date(), today)
+        label = _day_heading(chat.updated_at.date(), today)
         if not groups or groups[-1][0] != label:
             groups.append((label, []))
         groups[-1][1].append(chat)
     return groups
 
 
-def as_json(whole: Transcript) -> dict[str, Any]:
-    """All of it, with every version of every turn."""
+def as_json(whole: Transcript) -> dict[str, object]:
+    """The whole chat, with every version of every turn."""
     chat = whole.chat
     ids = {turn.number: turn.id for turn in whole.turns}
     return {
@@ -72,26 +71,29 @@ def as_json(whole: Transcript) -> dict[str, Any]:
 
 
 def as_markdown(whole: Transcript) -> str:
-    """As the page shows it: of each turn the newest version."""
+    """The chat as its page shows it: only the newest version of each turn."""
     agents = {turn.id: turn.result.agent for turn in branch(whole.turns)}
-    parts = [f"# {whole.chat.title}\n"]
+    sections = [f"# {whole.chat.title}\n"]
     for message in whole.messages:
         if message.turn_id not in agents:
             continue
-        who = "You" if message.role == "user" else (agents[message.turn_id] or "assistant").capitalize()
-        parts.append(f"## {who}, {message.created_at:%Y-%m-%d %H:%M} UTC\n\n{message.content}\n")
-    return "\n".join(parts)
+        author = "You" if message.role == "user" else (agents[message.turn_id] or "assistant").capitalize()
+        sections.append(f"## {author}, {message.created_at:%Y-%m-%d %H:%M} UTC\n\n{message.content}\n")
+    return "\n".join(sections)
 
 
-def _view(turn: StoredTurn, said: dict[tuple[str, str], str], others: Versions | None) -> TurnView:
-    reply = said.get((turn.id, "assistant"), "")
+def _turn_view(
+    turn: StoredTurn, texts: dict[tuple[str, str], str], own_versions: Versions | None
+) -> TurnView:
+    """``texts`` are the messages of the chat, by the id of their turn and by role."""
+    reply = texts.get((turn.id, "assistant"), "")
     result = turn.result
     error = {"code": result.error_code, "message": result.error_message or ""} if result.error_code else None
     return TurnView(
         id=turn.id,
         status=turn.status,
         agent=result.agent,
-        user_text=said.get((turn.id, "user"), ""),
+        user_text=texts.get((turn.id, "user"), ""),
         reply=reply or turn.reply_so_far,
         html=render(reply) if reply else None,
         error=error,
@@ -99,11 +101,11 @@ def _view(turn: StoredTurn, said: dict[tuple[str, str], str], others: Versions |
         started_at=turn.started_at,
         activity=steps_of(turn.activity),
         usage=_usage(turn),
-        versions=others,
+        versions=own_versions,
     )
 
 
-def _turn_json(turn: StoredTurn, ids: dict[int, str]) -> dict[str, Any]:
+def _turn_json(turn: StoredTurn, ids: dict[int, str]) -> dict[str, object]:
     return {
         "id": turn.id,
         "follows": ids.get(turn.follows),
@@ -120,7 +122,7 @@ def _usage(turn: StoredTurn) -> dict[str, int]:
     return asdict(turn.result.usage)
 
 
-def _day(day: date, today: date) -> str:
+def _day_heading(day: date, today: date) -> str:
     if day == today:
         return "Today"
     if day == today - timedelta(days=1):

@@ -12,20 +12,22 @@ from agentapp.events import TurnCompleted
 from agentapp.turns.feed import Subscription
 from agentapp.turns.values import NewMessage
 from agentapp.web.auth import login_token
-from agentapp.web.chat import page
+from agentapp.web.chat import chat_page
 from agentapp.web.hooks import chat_scope
-from agentapp.web.incoming import key_field, last_event, message_field, turn_field
+from agentapp.web.incoming import key_field, last_event_number, message_field, turn_field
 from agentapp.web.negotiation import EVENTS, JSON, PAGE, answer_kind, wants_page
 from agentapp.web.parts import parts
 from agentapp.web.problems import problem, problem_answer, problem_of, status_of, with_retry_after
 from agentapp.web.sse import EventStream
 
-# A plain form waits for its answer, but not for ever: the page shows how far it is, and can stop it.
+# A plain form waits for its answer, but not for ever: the page then shows how far the answer is, and can stop
+# it.
 FORM_WAIT_SECONDS = 8.0
 STOP_WAIT_SECONDS = 2.0
 
-# Refusals that a person can do something about: the page comes back with the reason and the text still there.
-SHOWN_ON_THE_PAGE = frozenset(
+# Errors that a person can do something about. The chat page is shown again, with the reason and with the text
+# that was sent.
+SHOWN_ON_CHAT_PAGE = frozenset(
     {
         "invalid-message",
         "message-too-long",
@@ -56,7 +58,7 @@ def retry(session_id: str, turn_id: str) -> ResponseReturnValue:
 
 @blueprint.get("/turns/<id:turn_id>/events")
 def events(session_id: str, turn_id: str) -> Response:
-    return _event_stream(parts().turns.follow(chat_scope(), turn_id, last_event(), login_token()))
+    return _event_stream(parts().turns.follow(chat_scope(), turn_id, last_event_number(), login_token()))
 
 
 @blueprint.post("/turns/<id:turn_id>/stop")
@@ -67,53 +69,54 @@ def stop(session_id: str, turn_id: str) -> ResponseReturnValue:
     finally:
         subscription.close()
     if answer_kind() == PAGE:
-        return _back()
+        return _redirect_to_chat()
     if end is None:
         return jsonify(turn_id=turn_id, status="running"), 202
-    return jsonify(_as_json(end))
+    return jsonify(_result_json(end))
 
 
 def _send(read: Callable[[], NewMessage]) -> ResponseReturnValue:
-    """``read`` takes the message from the request; what is wrong with it is shown like any other refusal."""
+    """``read`` takes the message from the request. An error in the message is shown like any other error."""
     try:
         subscription = parts().turns.send(chat_scope(), read(), login_token())
     except Refused as error:
-        if error.code not in SHOWN_ON_THE_PAGE or not wants_page():
+        if error.code not in SHOWN_ON_CHAT_PAGE or not wants_page():
             raise
-        return with_retry_after(Response(page(error), status_of(error)), problem_of(error))
+        return with_retry_after(Response(chat_page(error), status_of(error)), problem_of(error))
     if answer_kind() == EVENTS:
         return _event_stream(subscription)
     try:
         if answer_kind() == JSON:
-            return _answer(subscription)
+            return _wait_for_answer(subscription)
         subscription.finish(FORM_WAIT_SECONDS)
-        return _back()
+        return _redirect_to_chat()
     finally:
         subscription.close()
 
 
 def _event_stream(subscription: Subscription) -> Response:
-    """The request's teardown runs before the first byte. Nothing is bound while a reader waits for events."""
+    """The request's teardown runs before the first byte. No scope is bound while the reader waits."""
     answer = Response(EventStream(subscription), mimetype=EVENTS)
     answer.headers["X-Accel-Buffering"] = "no"
     return answer
 
 
-def _answer(subscription: Subscription) -> Response:
+def _wait_for_answer(subscription: Subscription) -> Response:
     end = subscription.finish()
     if end is None:
         raise TurnInterrupted("The server is restarting. The answer goes on: ask for it again.")
     result = end.result
     if result.error_code:
-        more = {"turn_id": end.turn_id, "request_id": end.request_id}
-        return problem_answer(problem(result.error_code, result.error_message or "", **more))
-    return jsonify(_as_json(end))
+        message = result.error_message or ""
+        body = problem(result.error_code, message, turn_id=end.turn_id, request_id=end.request_id)
+        return problem_answer(body)
+    return jsonify(_result_json(end))
 
 
-def _as_json(end: TurnCompleted) -> dict[str, object]:
+def _result_json(end: TurnCompleted) -> dict[str, object]:
     data = end.data
     return {name: data[name] for name in ("turn_id", "status", "reply", "usage", "cost_usd")}
 
 
-def _back() -> ResponseReturnValue:
+def _redirect_to_chat() -> ResponseReturnValue:
     return redirect(url_for("chat.show", session_id=chat_scope().session_id, _anchor="latest"), 303)

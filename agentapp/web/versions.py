@@ -1,4 +1,4 @@
-"""Which of a chat's turns are shown: the branch through one of them, and where other versions are."""
+"""Which of a chat's turns are shown: the branch through one of them. And where the other versions are."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from agentapp.storage.values import StoredTurn
 
 @dataclass(frozen=True, slots=True)
 class Versions:
-    """This is number so-and-so of so many; the ids of its neighbours."""
+    """A turn is version ``number`` of ``total``. ``previous`` and ``next`` are the ids beside it, if any."""
 
     number: int
     total: int
@@ -20,12 +20,15 @@ class Versions:
 
 
 def branch(turns: Sequence[StoredTurn], through: str | None = None) -> list[StoredTurn]:
-    """From the beginning to this turn and on by the newest ones after it; by default to the newest of all."""
+    """The turns from the beginning to the turn with this id, and then the newest turn after each.
+
+    Without an id it is the branch of the newest turn of all.
+    """
     if not turns:
         return []
     by_number = {turn.number: turn for turn in turns}
-    newest_after = {turn.follows: turn for turn in turns}  # in order, so that the newest wins
-    here = turns[-1] if through is None else _named(turns, through)
+    newest_after = {turn.follows: turn for turn in turns}  # turns are in order, so the newest one stays
+    here = turns[-1] if through is None else _turn_with_id(turns, through)
     shown = [here]
     while (before := by_number.get(shown[0].follows)) is not None:
         shown.insert(0, before)
@@ -35,19 +38,19 @@ def branch(turns: Sequence[StoredTurn], through: str | None = None) -> list[Stor
 
 
 def versions(turns: Sequence[StoredTurn]) -> dict[str, Versions]:
-    """For each turn of which there is more than one version."""
-    families: dict[int, list[str]] = {}
+    """By the id of the turn, for each turn that has more than one version."""
+    versions_after: dict[int, list[str]] = {}
     for turn in turns:
-        families.setdefault(turn.follows, []).append(turn.id)
+        versions_after.setdefault(turn.follows, []).append(turn.id)
     return {
-        turn_id: Versions(at + 1, len(family), [None, *family][at], [*family, None][at + 1])
-        for family in families.values()
-        if len(family) > 1
-        for at, turn_id in enumerate(family)
+        turn_id: Versions(at + 1, len(ids), [None, *ids][at], [*ids, None][at + 1])
+        for ids in versions_after.values()
+        if len(ids) > 1
+        for at, turn_id in enumerate(ids)
     }
 
 
-def _named(turns: Sequence[StoredTurn], turn_id: str) -> StoredTurn:
+def _turn_with_id(turns: Sequence[StoredTurn], turn_id: str) -> StoredTurn:
     for turn in turns:
         if turn.id == turn_id:
             return turn

@@ -433,7 +433,7 @@ def test_a_writer_that_does_not_get_its_turn_is_told_and_the_next_one_does(
 ) -> None:
     shutil.copy(sqlite_template, tmp_path / "stores.sqlite3")
     stores = Stores(f"sqlite:///{tmp_path / 'stores.sqlite3'}")
-    monkeypatch.setattr("agentapp.storage.db.RUSH_SECONDS", 0.1)
+    monkeypatch.setattr("agentapp.storage.db.QUEUE_WAIT_SECONDS", 0.1)
     with ThreadPoolExecutor(1) as pool, stores.db.writing():
         second = pool.submit(stores.accounts.sign_out, "nobody's token")
         assert isinstance(second.exception(), StorageUnavailable)

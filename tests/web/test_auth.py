@@ -231,7 +231,7 @@ def test_unknown_disabled_and_mistyped_cannot_be_told_apart(
 
 def test_an_unknown_name_costs_as_much_as_a_known_one(parts: Parts) -> None:
     accounts = Accounts(parts.db)  # with the parameters that production has
-    real, decoy = accounts._hash(PASSWORD), accounts._nobody
+    real, decoy = accounts._hash(PASSWORD), accounts._decoy_hash
     assert extract_parameters(real) == extract_parameters(decoy)
     with pytest.raises(VerifyMismatchError):  # computed to the end, not thrown out as malformed
         PasswordHasher().verify(decoy, PASSWORD)

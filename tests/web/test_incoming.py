@@ -18,7 +18,7 @@ from werkzeug.test import TestResponse
 
 from agentapp.config import Settings
 from agentapp.isolation import new_id
-from agentapp.web.incoming import MAX_BODY, MAX_KEY, MAX_MESSAGE, MAX_TITLE
+from agentapp.web.incoming import MAX_BODY_BYTES, MAX_KEY_CHARS, MAX_MESSAGE_CHARS, MAX_TITLE_CHARS
 from agentapp.web.parts import Parts
 from tests.support.people import EVENTS, JSON, PAGE, Person, events_of
 from tests.support.watching import FIELDS, Page, changing, dump, path_of, routes
@@ -169,7 +169,7 @@ def test_what_is_too_long_is_refused_in_every_field(settings: Settings, sender: 
 
 def test_a_body_of_two_mebibytes_is_413_everywhere(settings: Settings, sender: Sender) -> None:
     before = dump(settings)
-    huge = b"message=" + b"x" * (2 * MAX_BODY)
+    huge = b"message=" + b"x" * (2 * MAX_BODY_BYTES)
     for path, _ in sender.paths():
         for kind in (FORM, MULTIPART, "application/json", "text/plain"):
             answer = sender.post(path, huge, kind)
@@ -515,9 +515,9 @@ def test_odd_headers_are_no_server_error(app: Flask) -> None:
         (" \n\t ", 422, "invalid-message"),
         ("\u2003\u00a0", 422, "invalid-message"),
         ("a\0b", 422, "invalid-message"),
-        ("x" * (MAX_MESSAGE + 1), 413, "message-too-long"),
-        ("\0" * (MAX_MESSAGE + 1), 413, "message-too-long"),
-        ("💥" * (MAX_MESSAGE + 1), 413, "message-too-long"),
+        ("x" * (MAX_MESSAGE_CHARS + 1), 413, "message-too-long"),
+        ("\0" * (MAX_MESSAGE_CHARS + 1), 413, "message-too-long"),
+        ("💥" * (MAX_MESSAGE_CHARS + 1), 413, "message-too-long"),
     ],
     ids=lambda value: repr(value)[:12],
 )
@@ -547,16 +547,16 @@ def test_half_a_surrogate_pair_does_not_break_the_page_that_refuses_it(sender: S
 
 
 def test_what_just_fits_is_taken(ann: Person, chat: str) -> None:
-    assert ann.send(chat, "💥" * MAX_MESSAGE, idempotency_key="k" * MAX_KEY).status_code == 200
-    assert ann.post(f"/chat/{chat}/rename", title="💥" * MAX_TITLE).status_code == 303
+    assert ann.send(chat, "💥" * MAX_MESSAGE_CHARS, idempotency_key="k" * MAX_KEY_CHARS).status_code == 200
+    assert ann.post(f"/chat/{chat}/rename", title="💥" * MAX_TITLE_CHARS).status_code == 303
     whole = ann.get(f"/chat/{chat}/export.json").json
-    assert whole["session"]["title"] == "💥" * MAX_TITLE
-    assert whole["messages"][0]["content"] == "💥" * MAX_MESSAGE
+    assert whole["session"]["title"] == "💥" * MAX_TITLE_CHARS
+    assert whole["messages"][0]["content"] == "💥" * MAX_MESSAGE_CHARS
 
 
 def test_one_more_than_fits_is_refused(ann: Person, chat: str) -> None:
-    assert ann.send(chat, "hi", idempotency_key="k" * (MAX_KEY + 1)).status_code == 400
-    assert ann.post(f"/chat/{chat}/rename", title="x" * (MAX_TITLE + 1)).status_code == 400
+    assert ann.send(chat, "hi", idempotency_key="k" * (MAX_KEY_CHARS + 1)).status_code == 400
+    assert ann.post(f"/chat/{chat}/rename", title="x" * (MAX_TITLE_CHARS + 1)).status_code == 400
     assert ann.post(f"/chat/{chat}/rename", title=" \n ").status_code == 400
 
 

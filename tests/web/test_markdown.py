@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from markupsafe import Markup
 
 from agentapp.web import markdown
-from agentapp.web.markdown import CODE_CLASSES, LINK_REL, MAX_CHARS, MAX_HIGHLIGHTED, TAGS, render
+from agentapp.web.markdown import CODE_CLASSES, LINK_REL, MAX_CHARS, MAX_HIGHLIGHTED_CHARS, TAGS, render
 
 ATTRIBUTES = {
     "a": {"href", "title", "target", "rel"},
@@ -323,7 +323,7 @@ def test_tables_beyond_the_bound_keep_their_words() -> None:
 
 
 def test_code_beyond_the_bound_is_plain_and_whole() -> None:
-    code = "x = 1\n" * (MAX_HIGHLIGHTED // 6 + 1)
+    code = "x = 1\n" * (MAX_HIGHLIGHTED_CHARS // 6 + 1)
     html = render(f"```python\n{code}```")
     assert "tok-" not in html
     assert code in Reading(html).text

@@ -1,5 +1,5 @@
-// What a browser with script gets on top of pages that work without it. The only HTML ever put into the page as
-// HTML is a reply that the server has sanitised; everything else is text.
+// The pages work without script; this adds to them. The only HTML that is put into the page as HTML is a reply that
+// the server has sanitised. Everything else is put in as text.
 (() => {
   "use strict";
 
@@ -8,7 +8,7 @@
   const csrf = document.querySelector("meta[name=csrf-token]").content;
   const user = document.body.dataset.user || "";
 
-  /* Small things every page has: times, menus, drafts that end with the login */
+  /* What every page has: times, menus, drafts that are deleted when their user signs out */
 
   const clock = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit" });
   const calendar = new Intl.DateTimeFormat(undefined, { day: "numeric", month: "short", year: "numeric" });
@@ -29,7 +29,8 @@
     return open;
   }
 
-  // Drafts are kept for this tab only, under the name of their owner: whoever signs in next never sees them.
+  // Drafts are kept for this tab only, under the name of their user, so that another user who signs in next never
+  // sees them.
   const DRAFT = "draft:";
   const drafts = {
     read: (key) => attempt(() => sessionStorage.getItem(key)) || "",
@@ -46,7 +47,7 @@
     try {
       return action();
     } catch {
-      return null; // Storage is full or forbidden: the draft then lives as long as the page.
+      return null; // Storage is full or forbidden. The draft is then kept only as long as the page.
     }
   }
 
@@ -65,7 +66,7 @@
       closed.push(list);
     }
     closed.find((menu) => menu.contains(focused))?.querySelector("summary").focus();
-    if (closed.length) event.preventDefault(); // This key press is spent.
+    if (closed.length) event.preventDefault(); // So that this key press does nothing else.
   });
   for (const menu of all("details.rename")) {
     menu.addEventListener("toggle", () => menu.open && menu.querySelector("input[name=title]").select());
@@ -89,10 +90,10 @@
   const jump = byId("jump");
   const limit = Number(form.dataset.max) || Infinity;
   const touch = matchMedia("(hover: none) and (pointer: coarse)");
-  let following = null; // the turn that this page sends or follows; while there is one, nothing else is sent
+  let following = null; // the turn that this page sends or follows; nothing else is sent until it ends
   let editing = form.elements.replaces?.value || ""; // the turn that the message in the box is to replace
   let address = editing ? `${here}?version=${editing}` : location.pathname + location.search; // of what is shown
-  let keyBelongsTo = null; // the text of a try that may have arrived: only the same text may use its key again
+  let keyBelongsTo = null; // the text that may have reached the server with this key: no other text may use the key
 
   const draftKey = () => `${DRAFT}${user}:${chatId}${editing && `:${editing}`}`;
   const onPage = (id) => all(":scope > .turn", turns).find((turn) => turn.dataset.turn === id);
@@ -117,13 +118,13 @@
 
   function newKey() {
     if (crypto.randomUUID) return crypto.randomUUID();
-    // Plain http on a name other than localhost has no randomUUID.
+    // There is no randomUUID on plain http, except on localhost.
     return [...crypto.getRandomValues(new Uint8Array(16))].map((byte) => byte.toString(16).padStart(2, "0")).join("");
   }
 
-  /* Saying what goes on */
+  /* Telling the user what goes on */
 
-  const DOUBLE_CLICK = 500; // its second half would meet the button that has come in the place of the first
+  const DOUBLE_CLICK_MS = 500; // the second click would hit the button that has just replaced the first one
   let reminder = 0;
   let swapped = 0;
 
@@ -140,17 +141,17 @@
     sendButton.hidden = busy;
     byId("stopping").hidden = !busy;
     showStop("Stop");
-    // The button that was pressed has gone.
+    // The button that was pressed is hidden now, so the focus has to move.
     if (focused === (busy ? sendButton : stopButton)) moveFocus();
     clearInterval(reminder);
     if (!busy) return;
     say("Answering");
-    // A live region speaks only when its text changes.
+    // A screen reader reads a live region out only when its text changes.
     let odd = false;
     reminder = setInterval(() => say((odd = !odd) ? "Still answering" : "Answering goes on"), 20000);
   }
 
-  // On a phone the box would open the keyboard.
+  // Not to the box on a phone: that would open the keyboard.
   function moveFocus() {
     (touch.matches ? scroller : box).focus({ preventScroll: true });
   }
@@ -161,10 +162,10 @@
   }
 
   function notice(words, { strong = "", link = null, danger = true } = {}) {
-    byId("notices").replaceChildren(told(words, { strong, link, danger }));
+    byId("notices").replaceChildren(makeNotice(words, { strong, link, danger }));
   }
 
-  function told(words, { strong = "", link = null, danger = false } = {}) {
+  function makeNotice(words, { strong = "", link = null, danger = false } = {}) {
     const line = element("p", danger ? "notice danger" : "notice");
     line.setAttribute("role", danger ? "alert" : "status");
     const text = element("span");
@@ -181,12 +182,12 @@
 
   const clearNotice = () => byId("notices").replaceChildren();
 
-  /* Limits: what the next message would be refused for, and how much of the budgets is used. The server knows. */
+  /* Limits: why the next message would be refused, and how much of the budgets is used. The server is asked. */
 
   let counting = 0;
-  let asked = 0; // only the answer to the newest question is shown
+  let asked = 0; // counts the requests, because only the answer to the newest one is shown
 
-  // True if there is a notice now.
+  // Returns whether there is a notice now.
   async function freshLimits({ notSent = false } = {}) {
     const mine = ++asked;
     try {
@@ -198,7 +199,7 @@
       for (const id of ["limit", "meters"]) byId(id).replaceChildren(...fresh.getElementById(id).childNodes);
       if (focused) box.focus();
     } catch {
-      return false; // What the page says then is older, and still the best there is.
+      return false; // The page keeps showing what it knew before.
     }
     countDown();
     return Boolean(byId("limit").children.length);
@@ -229,8 +230,8 @@
   }
 
   async function waitOver() {
-    await pause(Math.random() * 1000); // Whoever waited for the same thing would ask in the same moment.
-    if (following) return; // The end of the turn brings what is true then.
+    await pause(Math.random() * 1000); // Otherwise all who wait for the same limit would ask at the same moment.
+    if (following) return; // When the turn ends, the limits are asked for anyway.
     await freshLimits();
     if (!following && !byId("limit").children.length) say("You can send again.");
   }
@@ -295,7 +296,7 @@
     }
   }
 
-  /* Scrolling. The scroller is a reversed column, so 0 is its end and it follows by itself while it is there. */
+  /* Scrolling. The scroller is a reversed column: position 0 is its end, and there it follows new text by itself. */
 
   const atEnd = () => scroller.scrollTop > -60;
   const toEnd = () => (scroller.scrollTop = 0);
@@ -308,14 +309,14 @@
   });
   let height = log.offsetHeight;
   new ResizeObserver(() => {
-    // Browsers without scroll anchoring would move the text under the eyes of somebody who reads further up.
+    // Without scroll anchoring, a browser would move the text that somebody is reading further up.
     const grown = log.offsetHeight - height;
     height += grown;
     if (!atEnd() && !CSS.supports("overflow-anchor", "auto")) scroller.scrollTop -= grown;
     showJump();
   }).observe(log);
 
-  /* One turn as it happens */
+  /* One turn, shown while it happens */
 
   class TurnView {
     constructor(root) {
@@ -325,7 +326,7 @@
       this.written = document.createTextNode("");
     }
 
-    // At the end of the page, in place of that turn and all that followed it, if one is to be replaced.
+    // Adds a turn at the end of the page. It takes the place of the turn `replaces`, if given, and of all after it.
     static sending(text, replaces = "") {
       const view = TurnView.apart();
       const old = replaces && onPage(replaces);
@@ -341,7 +342,7 @@
       return view;
     }
 
-    // Not on the page: for a turn of a version that is not shown.
+    // A view that is not on the page, for a turn in a version that is not shown.
     static apart() {
       return new TurnView(byId("turn-template").content.firstElementChild.cloneNode(true));
     }
@@ -380,7 +381,7 @@
       this.part("steps").append(item);
     }
 
-    // Whatever was shown of this turn so far is told again from here on.
+    // Clears what was shown of this turn so far: the events that follow tell all of it again.
     turn_started({ turn_id, message }) {
       this.root.dataset.turn = turn_id;
       this.root.id = `turn-${turn_id}`;
@@ -444,7 +445,7 @@
       this.written.appendData(text);
     }
 
-    // What the server has kept is the truth, whatever was shown on the way.
+    // What the server has stored replaces what was shown so far.
     turn_completed({ status, reply, html, usage, error, agent, request_id }) {
       this.still();
       this.root.dataset.status = status;
@@ -526,7 +527,7 @@
     return pre;
   }
 
-  /* Events as they come over the wire */
+  /* Reading events from a response */
 
   async function* eventsOf(body, heard) {
     const reader = body.pipeThrough(new TextDecoderStream()).getReader();
@@ -536,7 +537,7 @@
       const { value, done } = await reader.read();
       if (done) return;
       heard();
-      // A line may end in CR, LF or both, and both may arrive in different chunks.
+      // A line may end in CR, LF or both, and the two may arrive in different chunks.
       const lines = (rest + value).split(/\r\n|\n|\r(?!$)/);
       rest = lines.pop();
       for (const line of lines) {
@@ -553,13 +554,13 @@
     }
   }
 
-  /* Following a turn to its end, over as many connections as it takes */
+  /* Following a turn to its end, with as many connections as that needs */
 
-  const SILENCE = 25000; // the server says something every 10 s
-  const MOMENT = 700; // a break shorter than this is not worth a word
-  const HIDDEN = 30000; // then a tab that nobody sees gives its connection back: a browser has few for one server
-  let line = null; // aborts the connection there is
-  let wake = () => {}; // ends the nap there is
+  const MAX_SILENCE_MS = 25000; // then the connection is dead: the server sends something every 10 s
+  const UNNOTICED_BREAK_MS = 700; // a break that is shorter than this is not shown
+  const HIDDEN_TAB_MS = 30000; // then a hidden tab closes its connection, because a browser has only a few for one server
+  let line = null; // aborts the present connection
+  let wake = () => {}; // ends the present wait for a retry
   let broken = 0;
 
   class Following {
@@ -567,7 +568,7 @@
       this.view = view;
       this.id = id;
       this.last = 0; // the number of the last event seen
-      this.ours = !id; // sent by this page, which tells the others
+      this.ours = !id; // sent by this page, which then tells the other tabs
       this.stopping = false;
     }
   }
@@ -580,7 +581,8 @@
 
   const eventsAfter = (turn) => connect(`${here}/turns/${turn.id}/events`, { headers: { "Last-Event-ID": String(turn.last) } });
 
-  // While it waits, the page may have let go of the turn: signed out, gone, or shown by the server in another state.
+  // While this waits, the page may stop following the turn: the user is signed out, the chat is deleted, or the
+  // server shows the turn in another state. So `following` is checked after every wait.
   async function follow(turn, response) {
     for (let tries = 0; ; tries += 1) {
       if (response?.ok) {
@@ -596,18 +598,18 @@
       if (response?.status === 404 || !turn.id) await startOver(turn);
       if (turn !== following) return;
       const bidden = Number(response?.headers.get("Retry-After")) * 1000 || 0;
-      await nap(Math.max(bidden, Math.min(500 * 2 ** tries, 5000) * (0.5 + Math.random() / 2)));
+      await waitToRetry(Math.max(bidden, Math.min(500 * 2 ** tries, 5000) * (0.5 + Math.random() / 2)));
       if (turn !== following) return;
       response = await eventsAfter(turn).catch(() => null);
     }
   }
 
-  // How the turn ended; nothing if the stream broke off before that.
+  // Returns how the turn ended, or null if the stream broke off before that.
   async function read(turn, response) {
     let silence = 0;
     const heard = () => {
       clearTimeout(silence);
-      silence = setTimeout((connection) => connection.abort(), SILENCE, line);
+      silence = setTimeout((connection) => connection.abort(), MAX_SILENCE_MS, line);
     };
     try {
       heard();
@@ -640,7 +642,7 @@
     clearNotice();
     say({ completed: "Answer complete", failed: "", stopped: "Stopped" }[status] ?? "The answer has ended");
     freshLimits();
-    // Only the server knows the other versions, and what another tab has sent in the meantime.
+    // Only the server knows the other versions, and what another tab has sent meanwhile.
     if (turn.view.replaced.length || !turn.view.root.isConnected || news) refresh();
   }
 
@@ -665,13 +667,13 @@
       broken = 0;
       byId("connection").replaceChildren();
     } else if (!broken) {
-      const words = told("The answer goes on without you and will be here.", { strong: "Reconnecting…" });
-      words.removeAttribute("role"); // It is in a region that has it.
-      broken = setTimeout(() => byId("connection").replaceChildren(words), MOMENT);
+      const words = makeNotice("The answer goes on without you and will be here.", { strong: "Reconnecting…" });
+      words.removeAttribute("role"); // The region around it has the role already.
+      broken = setTimeout(() => byId("connection").replaceChildren(words), UNNOTICED_BREAK_MS);
     }
   }
 
-  function nap(ms) {
+  function waitToRetry(ms) {
     return new Promise((done) => {
       wake = done;
       if (!document.hidden) setTimeout(done, ms);
@@ -698,7 +700,7 @@
     if (following.id) askToStop(following);
   }
 
-  // The end comes over the stream, as every end does.
+  // The page learns from the stream that the turn has ended, as always.
   async function askToStop(turn) {
     const headers = { Accept: "application/json", "X-CSRFToken": csrf };
     for (; turn === following; await pause(1000)) {
@@ -712,15 +714,15 @@
     }
   }
 
-  /* What the server would show now: for turns that other tabs have sent, and for versions */
+  /* Taking over what the server shows now: turns that other tabs have sent, and other versions */
 
-  const EVERY = 3000; // coming back to the page asks the server at most this often
+  const REFRESH_EVERY_MS = 3000; // at most this often, the server is asked because the user came back to the page
   const tabs = "BroadcastChannel" in window ? new BroadcastChannel(`agentapp:${user}:${chatId}`) : null;
   let refreshed = Date.now();
   let looking = 0;
   let news = false; // another tab has sent something, and this one has not looked yet
 
-  // Nothing if it cannot be had, or if there is nothing to have: then that has been told.
+  // Returns null if the page cannot be loaded. If the user is signed out or the chat deleted, a notice says so.
   async function freshPage() {
     refreshed = Date.now();
     try {
@@ -741,7 +743,7 @@
     if (page && !following) show(page);
   }
 
-  // What the server shows takes the place of a turn that cannot be followed.
+  // The turn cannot be followed: show what the server shows instead.
   async function startOver(turn) {
     const page = await freshPage();
     if (!page || turn !== following) return;
@@ -759,7 +761,8 @@
     join();
   }
 
-  // What has not changed is not touched: it would be spoken again, and a click that has begun there would be lost.
+  // Changes nothing that is the same: a screen reader would read it out again, and a click that has begun would be
+  // lost.
   function renew(old, fresh, essence) {
     if (essence(old) === essence(fresh) || old.contains(document.activeElement)) return;
     old.replaceChildren(...document.importNode(fresh, true).childNodes);
@@ -784,7 +787,7 @@
       all("details", made).forEach((details, at) => (details.open = opened[at] || false));
       return made;
     });
-    // In place, so that a selection elsewhere stays.
+    // Turns are moved only if they have to be, so that a selection in another turn stays.
     for (const [at, turn] of fresh.entries()) {
       if (turns.children[at] !== turn) turns.insertBefore(turn, turns.children[at] || null);
     }
@@ -795,7 +798,7 @@
     decorate(turns);
   }
 
-  // A turn that has ended stays as it is, but there may be more versions of it, or a turn after it.
+  // A turn that has ended does not change, but there may be a new version of it, or a turn after it.
   function kept(old, turn) {
     const essence = (choices) => [choices.querySelector(".versions")?.outerHTML, Boolean(choices.querySelector(".again"))].join();
     renew(old.querySelector(".choices"), turn.querySelector(".choices"), essence);
@@ -805,13 +808,13 @@
   function lookAgain() {
     wake();
     clearTimeout(looking);
-    if (!document.hidden) looking = setTimeout(refresh, news ? 0 : Math.max(250, refreshed + EVERY - Date.now()));
+    if (!document.hidden) looking = setTimeout(refresh, news ? 0 : Math.max(250, refreshed + REFRESH_EVERY_MS - Date.now()));
   }
 
   let hiding = 0;
   document.addEventListener("visibilitychange", () => {
     clearTimeout(hiding);
-    if (document.hidden) hiding = setTimeout(() => following?.id && line.abort(), HIDDEN);
+    if (document.hidden) hiding = setTimeout(() => following?.id && line.abort(), HIDDEN_TAB_MS);
     else lookAgain();
   });
   addEventListener("focus", lookAgain);
@@ -848,7 +851,7 @@
     explain(refusal.status, refusal.problem);
   }
 
-  // Another version of a turn, with the same text.
+  // Asks for another version of a turn, with the same text.
   async function again(wanted) {
     if (following) return;
     if (editing) leaveEditing();
@@ -859,7 +862,7 @@
     if (refusal) explain(refusal.status, refusal.problem);
   }
 
-  // Post, and follow the turn that comes of it. If it is refused, the page is as it was, and why is returned.
+  // Posts, and follows the new turn to its end. If the message is refused, restores the page and returns the reason.
   async function begin(view, url, fields, accepted) {
     const turn = new Following(view);
     following = turn;
@@ -874,7 +877,7 @@
     }
     accepted?.();
     clearLimit();
-    address = here; // What is shown is now the newest version.
+    address = here; // The page shows the newest version now.
     history.replaceState(null, "", address);
     await follow(turn, response);
     return null;
@@ -895,7 +898,7 @@
     }
   }
 
-  /* Editing: the message in the box is to replace one that was sent. What was in the box before waits as a draft. */
+  /* Editing: the message in the box replaces one that was sent. What was in the box before is kept as a draft. */
 
   function edit(turn) {
     if (following) return;
@@ -908,7 +911,7 @@
     box.setSelectionRange(box.value.length, box.value.length);
   }
 
-  // Whoever edits the same message again finds what they had written.
+  // The draft is kept, so that somebody who edits the same message again finds what they had written.
   function leaveEditing(typed = "") {
     editing = "";
     history.replaceState(null, "", address);
@@ -945,7 +948,7 @@
     drafts.keep(draftKey(), box.value);
   });
   box.addEventListener("keydown", (event) => {
-    // keyCode 229 is how Safari says that the Enter ended a composition.
+    // With keyCode 229 Safari says that Enter has ended a composition.
     const composing = event.isComposing || event.keyCode === 229;
     if (composing || event.shiftKey || event.ctrlKey || event.altKey || event.metaKey) return;
     if (event.key === "Enter" && !touch.matches) {
@@ -958,7 +961,7 @@
   });
   const submitted = [
     ["#composer", () => send(box.value)],
-    ["#stopping", () => performance.now() - swapped > DOUBLE_CLICK && stop()],
+    ["#stopping", () => performance.now() - swapped > DOUBLE_CLICK_MS && stop()],
     ["[data-example]", (example) => send(example.elements.message.value)],
     [".again", again],
   ];

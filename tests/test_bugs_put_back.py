@@ -324,7 +324,7 @@ BUGS = (
     ),
     Bug(
         "a version is told what it replaces",
-        "agentapp/storage/chat_transaction.py",
+        "agentapp/storage/turns.py",
         "        if message.replaces is not None and before is not None:\n",
         "        if False:\n",
         "tests/turns/test_surviving.py::test_another_version_is_asked_for_without_the_one_it_replaces",

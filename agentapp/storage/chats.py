@@ -1,6 +1,6 @@
 """A user's chats: make, list, read, rename and search them.
 
-Turns are written, and chats deleted, in ``storage.chat_transaction``.
+Turns are written, and chats deleted, in ``storage.turns``.
 """
 
 from __future__ import annotations

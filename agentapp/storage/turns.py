@@ -1,22 +1,191 @@
-"""Turns in SQL: the transaction that changes a turn, and the record that its readers are shown."""
+"""Turns in SQL: the transaction that changes one, statement by statement, and the record for its readers.
+
+Which statements make up a turn's beginning and end, and in which order, is told in ``turns/turn.py``.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from datetime import datetime
+from typing import Any
 
-from sqlalchemy import select
+from sqlalchemy import (
+    BindParameter,
+    CursorResult,
+    Executable,
+    Select,
+    bindparam,
+    delete,
+    func,
+    insert,
+    literal,
+    select,
+    update,
+)
+from sqlalchemy.orm import Session
 
 from agentapp.errors import NotFound
-from agentapp.events import unpacked
-from agentapp.isolation import Scope
-from agentapp.storage.cells import CellStore
-from agentapp.storage.chat_transaction import SqlChatTransaction
+from agentapp.events import Event, TurnResult, unpacked
+from agentapp.guardrails.admission import Reservation
+from agentapp.isolation import Scope, new_id
+from agentapp.storage.cells import CellRows, CellStore
 from agentapp.storage.db import Database
-from agentapp.storage.models import ChatSession, Message, Turn
-from agentapp.storage.owned import in_session, this_session
-from agentapp.storage.turn_rows import result_of
-from agentapp.turns.values import TurnRecord
+from agentapp.storage.models import ChatSession, LiveTurn, Message, Turn
+from agentapp.storage.owned import OWNER, in_session, owner_parameters, this_session
+from agentapp.storage.turn_rows import columns_of, events_so_far, result_of
+from agentapp.storage.values import utc_now
+from agentapp.turns.values import Lease, NewMessage, Place, RunningTurn, TurnRecord
+
+MAX_HISTORY_TURNS = 100
+
+
+def _messages_up_to(last: BindParameter[int]) -> Select[str, str]:
+    """The messages of turn number ``last`` and of the turns it follows. Other versions are left out.
+
+    The query starts at that turn and steps back from each turn to the one it follows.
+    """
+    turns = select(Turn.id, Turn.number, Turn.follows).where(in_session(OWNER, Turn))
+    start = turns.add_columns(literal(1).label("steps")).where(Turn.number == last)
+    path = start.cte("path", recursive=True)
+    step = turns.add_columns(path.c.steps + 1)
+    step = step.where(Turn.number == path.c.follows, path.c.steps < MAX_HISTORY_TURNS)
+    path = path.union_all(step)
+    messages = select(Message.role, Message.content).join(path, path.c.id == Message.turn_id)
+    return messages.where(in_session(OWNER, Message)).order_by(Message.seq)
+
+
+# Built once, because every turn runs nearly all of them and building took three times as long as running.
+LOCK_CHAT = select(ChatSession.title).where(this_session(OWNER)).with_for_update()
+RUNNING_TURN = (
+    select(Turn.id, LiveTurn.lease_until, Turn.admission)
+    .outerjoin(LiveTurn, LiveTurn.turn_id == Turn.id)
+    .where(in_session(OWNER, Turn), Turn.status == "running")
+)
+USER_MESSAGE = select(Message.content, Message.turn_id).where(
+    in_session(OWNER, Message), Message.role == "user"
+)
+MESSAGE_OF_TURN = USER_MESSAGE.where(Message.turn_id == bindparam("turn"))
+MESSAGE_WITH_KEY = USER_MESSAGE.join(Turn, Turn.id == Message.turn_id).where(
+    in_session(OWNER, Turn), Turn.idempotency_key == bindparam("key")
+)
+PLACE = select(Turn.number, Turn.follows, Turn.next_agent).where(in_session(OWNER, Turn))
+NEWEST_TURN = PLACE.order_by(Turn.number.desc()).limit(1)
+TURN_WITH_ID = PLACE.where(Turn.id == bindparam("turn"))
+TURN_WITH_NUMBER = PLACE.where(Turn.number == bindparam("at"))
+MESSAGES_BEFORE = _messages_up_to(bindparam("at"))
+LAST_SEQ = select(func.coalesce(func.max(Message.seq), 0)).where(in_session(OWNER, Message))
+ADD_MESSAGE = insert(Message).values(seq=LAST_SEQ.scalar_subquery() + 1)
+ADD_TURN, ADD_LIVE_TURN = insert(Turn), insert(LiveTurn)
+UPDATE_CHAT = update(ChatSession).where(this_session(OWNER))
+END_TURN = update(Turn).where(in_session(OWNER, Turn), Turn.id == bindparam("turn"), Turn.status == "running")
+REMOVE_LIVE_TURN = delete(LiveTurn).where(in_session(OWNER, LiveTurn), LiveTurn.turn_id == bindparam("turn"))
+DELETE_CHAT = delete(ChatSession).where(this_session(OWNER))
+
+
+class SqlChatTransaction:
+    """Made inside an open write transaction; its first statement locks the chat's row."""
+
+    def __init__(self, db: Session, scope: Scope, cells: CellRows) -> None:
+        self._db, self._scope = db, scope
+        self.cells = cells
+        self.title: str | None = self._run(LOCK_CHAT).scalar()
+        # Read after the lock, so that nothing that others did while this one waited is later than it.
+        self.now = utc_now()
+
+    def running_turn(self) -> RunningTurn | None:
+        row = self._run(RUNNING_TURN).first()
+        if row is None:
+            return None
+        reserved = None if row.admission is None else Reservation.from_json(row.admission)
+        until: datetime | None = row.lease_until
+        return RunningTurn(row.id, until, reserved)
+
+    def message_of(self, turn_id: str) -> str | None:
+        text: str | None = self._run(MESSAGE_OF_TURN, turn=turn_id).scalar()
+        return text
+
+    def turn_with_key(self, key: str) -> tuple[str, str] | None:
+        found = self._run(MESSAGE_WITH_KEY, key=key).first()
+        return None if found is None else (found.turn_id, found.content)
+
+    def place_of(self, message: NewMessage) -> Place:
+        before = self._run(NEWEST_TURN).first()
+        number = 1 if before is None else before.number + 1
+        if (turn_id := message.replaces or message.after) is not None:
+            before = self._run(TURN_WITH_ID, turn=turn_id).first()
+            if before is None:
+                raise NotFound("There is no such turn.")
+        if message.replaces is not None and before is not None:
+            before = self._run(TURN_WITH_NUMBER, at=before.follows).first()
+        return Place(number, before.number, before.next_agent) if before is not None else Place(number, 0, "")
+
+    def history(self, last: int) -> tuple[tuple[str, str], ...]:
+        return tuple((said.role, said.content) for said in self._run(MESSAGES_BEFORE, at=last))
+
+    def add_turn(self, place: Place, key: str | None, reservation: Reservation, lease: Lease) -> str:
+        turn_id = new_id()
+        self._run(
+            ADD_TURN,
+            **self._owner_columns(),
+            id=turn_id,
+            request_id=self._scope.request_id,
+            number=place.number,
+            follows=place.follows,
+            idempotency_key=key,
+            status="running",
+            agent=place.agent,
+            next_agent="",
+            log=[],
+            input_tokens=0,
+            output_tokens=0,
+            model_calls=0,
+            started_at=self.now,
+            admission=reservation.to_json(),
+        )
+        self._run(
+            ADD_LIVE_TURN,
+            **self._owner_columns(),
+            turn_id=turn_id,
+            worker=lease.worker,
+            lease_until=self.now + lease.length,
+            stop_asked=False,
+        )
+        return turn_id
+
+    def add_message(self, turn_id: str, role: str, content: str) -> None:
+        values = {"id": new_id(), "turn_id": turn_id, "role": role, "content": content}
+        self._run(ADD_MESSAGE, **self._owner_columns(), **values, created_at=self.now)
+
+    def touch(self, title: str | None = None) -> None:
+        values = {} if title is None else {"title": title}
+        self._run(UPDATE_CHAT, updated_at=self.now, **values)
+
+    def events_so_far(self, turn_id: str) -> Sequence[Event]:
+        return events_so_far(self._db, self._scope, turn_id)
+
+    def end_turn(self, turn_id: str, result: TurnResult, events: Sequence[Event]) -> bool:
+        packed = [event.packed() for event in events]
+        ended = self._run(END_TURN, turn=turn_id, ended_at=self.now, log=packed, **columns_of(result))
+        return ended.rowcount == 1
+
+    def remove_live_turn(self, turn_id: str) -> None:
+        """Must be the last statement of its transaction, after those on the cells.
+
+        The heartbeat locks such rows too, of many turns at once, and locks nothing after them. A transaction
+        that held one of them while it waited for a cell could wait for ever.
+        """
+        self._run(REMOVE_LIVE_TURN, turn=turn_id)
+
+    def delete_chat(self) -> None:
+        self._run(DELETE_CHAT)
+
+    def _run(self, statement: Executable, **values: object) -> CursorResult[Any]:
+        return self._db.connection().execute(statement, {**owner_parameters(self._scope), **values})
+
+    def _owner_columns(self) -> dict[str, str]:
+        scope = self._scope
+        return {"tenant_id": scope.tenant_id, "user_id": scope.user_id, "session_id": scope.session_id}
 
 
 class SqlTurnStore:

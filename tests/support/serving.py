@@ -16,9 +16,9 @@ from http.client import HTTPException
 from pathlib import Path
 from urllib.request import urlopen
 
-from tests.support.forked_server import ForkedServer
+from tests.support.forked_agentapp import ForkedAgentapp
 
-Process = subprocess.Popen[bytes] | ForkedServer
+Process = subprocess.Popen[bytes] | ForkedAgentapp
 SCRIPTS = Path(sys.executable).parent
 DEADLINE = 60.0
 
@@ -107,7 +107,7 @@ def started(
     """A command in a process group of its own, of which nothing is left at the end."""
     with open(log, "wb") as output:
         process: Process = (
-            ForkedServer(directory, log, clean_env(**env))
+            ForkedAgentapp("serve", directory=directory, log=log, env=clean_env(**env))
             if command is None
             else subprocess.Popen(
                 [str(part) for part in command],
@@ -122,10 +122,7 @@ def started(
     try:
         yield process
     finally:
-        if process.poll() is None:
-            process.terminate()
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(15)
+        # How a server stops is asked where it is told to, by `Server.stop`. Here nobody waits for that.
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()

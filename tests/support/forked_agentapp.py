@@ -1,4 +1,4 @@
-"""`agentapp serve` in a fork of a process that has imported the libraries already.
+"""The command `agentapp` in a fork of a process that has imported the libraries already.
 
 A server that starts from nothing spends most of its first seconds with imports. Here they are done once for
 all servers of a test process. From there on it is the same: the command, then gunicorn with our
@@ -14,7 +14,6 @@ import gc
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -47,13 +46,14 @@ LIBRARIES = (
 POLL_SECONDS = 0.01
 
 
-class ForkedServer:
-    """The part of `subprocess.Popen` that tests of servers use."""
+class ForkedAgentapp:
+    """A running `agentapp` with these arguments, as the part of `subprocess.Popen` that tests use."""
 
-    def __init__(self, directory: Path, log: Path, env: Mapping[str, str]) -> None:
+    def __init__(self, *arguments: str, directory: Path, log: Path, env: Mapping[str, str]) -> None:
         self._parent = _parent()
+        self._arguments = arguments
         self.returncode: int | None = None
-        self.pid: int = self._parent.ask([str(directory), str(log), dict(env)])
+        self.pid: int = self._parent.ask([str(directory), str(log), dict(env), arguments])
 
     def poll(self) -> int | None:
         if self.returncode is None:
@@ -64,7 +64,7 @@ class ForkedServer:
         end = None if timeout is None else time.monotonic() + timeout
         while (code := self.poll()) is None:
             if end is not None and time.monotonic() > end:
-                raise subprocess.TimeoutExpired("agentapp serve", timeout or 0)
+                raise subprocess.TimeoutExpired(["agentapp", *self._arguments], timeout or 0)
             time.sleep(POLL_SECONDS)
         return code
 
@@ -73,12 +73,9 @@ class ForkedServer:
             with suppress(ProcessLookupError):
                 os.kill(self.pid, sig)
 
-    def terminate(self) -> None:
-        self.send_signal(signal.SIGTERM)
-
 
 class Parent:
-    """The process that all servers are forked from. It is asked to start one, or how one ended."""
+    """The process that all are forked from. It is asked to start one, or how one ended."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -126,11 +123,11 @@ def main(compiled: str) -> None:
             continue
         child = os.fork()
         if child == 0:
-            serve(*question)
+            run(*question)
         print(child, flush=True)
 
 
-def serve(directory: str, log: str, env: dict[str, str]) -> NoReturn:
+def run(directory: str, log: str, env: dict[str, str], arguments: list[str]) -> NoReturn:
     os.setsid()
     os.chdir(directory)
     os.environ.clear()
@@ -144,7 +141,7 @@ def serve(directory: str, log: str, env: dict[str, str]) -> NoReturn:
     try:
         from agentapp.cli import main as agentapp
 
-        agentapp(["serve"], prog_name="agentapp")
+        agentapp(arguments, prog_name="agentapp")
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else int(end.code is not None)
     finally:
@@ -161,9 +158,9 @@ def become_gunicorn(directory: str, _path: str, command: list[str], env: dict[st
     sys.argv = ["gunicorn", "--chdir", directory, *command[3:]]
     for name in [name for name in sys.modules if name.partition(".")[0] == "agentapp"]:
         del sys.modules[name]
-    from gunicorn.app.wsgiapp import run
+    from gunicorn.app import wsgiapp
 
-    run()
+    wsgiapp.run()
 
 
 if __name__ == "__main__":

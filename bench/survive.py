@@ -28,7 +28,7 @@ from sqlalchemy import Connection, Engine, event
 
 from agentapp.storage import migrate
 from tests.support import endings, ordeals
-from tests.support.crowds import database
+from tests.support.databases import migrated_in
 from tests.support.serving import SCRIPTS, free_port
 from tests.support.survival import Found, Hearing, House, Words, house, memory
 
@@ -144,7 +144,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="agentapp-bench-") as home:
         template = Path(home, "template.sqlite3")
         migrate.upgrade(f"sqlite:///{template}")
-        with database(options.database, Path(home), template) as url:
+        with migrated_in(Path(home), options.database, template) as url:
             found = run(Path(home), url, options.count or usual)
     print(f"{options.name} on {options.database}")
     for name, figure in found.figures.items():

@@ -28,8 +28,32 @@ from tests.support.people import Person, person
 OWNED = re.compile(r"\b(?:FROM|UPDATE|JOIN)\s+(sessions|turns|turn_events|messages|notes)\b", re.I)
 
 
+# The files that take longest. They begin first: no worker is left with one when the others have ended.
+LONG_FILES = (
+    "tests/server/test_guardrails_served.py",
+    "tests/browser/test_browser_turns.py",
+    "tests/server/test_survive_served.py",
+    "tests/server/test_start.py",
+    "tests/browser/test_browser_limits.py",
+    "tests/test_bugs_put_back.py",
+    "tests/server/test_load.py",
+    "tests/browser/test_browser.py",
+    "tests/server/test_budget_served.py",
+    "tests/storage/test_migrations.py",
+    "tests/turns/test_turn.py",
+)
+
+
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "violates: the test provokes a breach of isolation on purpose")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """With one process the order is that of the files; with several they are handed out in this one."""
+    if not hasattr(config, "workerinput"):
+        return
+    begins = {name: place for place, name in enumerate(LONG_FILES)}
+    items.sort(key=lambda item: begins.get(item.nodeid.partition("::")[0], len(LONG_FILES)))
 
 
 @pytest.fixture(scope="session")

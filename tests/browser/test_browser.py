@@ -24,10 +24,9 @@ DRIVER = shutil.which("chromedriver")
 PASSWORD = "a long enough password"
 PATIENCE = 30.0
 
-pytestmark = [
-    pytest.mark.skipif(not (CHROMIUM and DRIVER), reason="no Chromium with its driver on this machine"),
-    pytest.mark.xdist_group("browser"),
-]
+pytestmark = pytest.mark.skipif(
+    not (CHROMIUM and DRIVER), reason="no Chromium with its driver on this machine"
+)
 
 T = TypeVar("T")
 

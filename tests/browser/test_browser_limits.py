@@ -13,10 +13,9 @@ import pytest
 from tests.browser.test_browser import CHROMIUM, DRIVER, Page, browser, new_chat, send, set_up
 from tests.support.serving import server
 
-pytestmark = [
-    pytest.mark.skipif(not (CHROMIUM and DRIVER), reason="no Chromium with its driver on this machine"),
-    pytest.mark.xdist_group("browser"),
-]
+pytestmark = pytest.mark.skipif(
+    not (CHROMIUM and DRIVER), reason="no Chromium with its driver on this machine"
+)
 
 Opened = Callable[..., Page]
 PAUSED = "This chat is paused: 3 errors in a row. Your other chats work."

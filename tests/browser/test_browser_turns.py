@@ -28,10 +28,9 @@ from tests.browser.test_browser import (
 from tests.support.serving import Server, server
 from tests.support.visiting import Stream, Visitor
 
-pytestmark = [
-    pytest.mark.skipif(not (CHROMIUM and DRIVER), reason="no Chromium with its driver on this machine"),
-    pytest.mark.xdist_group("browser"),
-]
+pytestmark = pytest.mark.skipif(
+    not (CHROMIUM and DRIVER), reason="no Chromium with its driver on this machine"
+)
 
 
 class Cable:

@@ -24,7 +24,7 @@ from agentapp.storage.cells import CellStore
 from agentapp.storage.db import Database
 from tests.support.rounds import ROUNDS
 
-pytestmark = [pytest.mark.timeout(240), pytest.mark.xdist_group("cells")]
+pytestmark = pytest.mark.timeout(240)
 
 # Each process is forked from a server that has imported this module and opened nothing. So the processes
 # share nothing, and do not take seconds to start.

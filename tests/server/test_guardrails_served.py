@@ -20,7 +20,6 @@ from pathlib import Path
 import pytest
 from sqlalchemy import make_url
 
-from tests.support import postgres
 from tests.support.crowds import (
     PATIENCE,
     Seat,
@@ -28,7 +27,6 @@ from tests.support.crowds import (
     at_once,
     breakers,
     cells,
-    database,
     let_cool_down,
     obey_the_last,
     refusal,
@@ -39,26 +37,23 @@ from tests.support.crowds import (
     wait_for,
     wait_for_half_open,
 )
+from tests.support.databases import only_postgresql, only_sqlite
 from tests.support.messages_api import MessagesApi
+from tests.support.postgres import administer
+from tests.support.rounds import ROUNDS
 from tests.support.serving import SCRIPTS, Server
 from tests.support.visiting import Answer, Visitor
 
 ROOT = Path(__file__).parents[2]
 SERVE = (SCRIPTS / "agentapp", "serve")
+SESSIONS = 40 if ROUNDS == 1 else 100
+MOMENTS = 3 if ROUNDS == 1 else 10  # at which one of many may try
 LONG, COOLDOWN = 900, 0.2  # a cool-down that no slow machine outlasts, and one to wait for
 
 # Never asked again: the key is refused, which counts against the provider, or the request, which does not.
 PROVIDER_FAILS, TURN_FAILS = "[[status:401]]", "[[status:400]]"
 
 pytestmark = pytest.mark.timeout(280)
-heavy = pytest.mark.xdist_group("load")
-both_databases = pytest.mark.parametrize("url", ["sqlite", "postgresql"], indirect=True)
-
-
-@pytest.fixture
-def url(request: pytest.FixtureRequest, tmp_path: Path, sqlite_template: Path) -> Iterator[str]:
-    with database(getattr(request, "param", "sqlite"), tmp_path, sqlite_template) as found:
-        yield found
 
 
 @pytest.fixture
@@ -73,14 +68,12 @@ def trip(seat: Seat, times: int = 3, message: str = "/fail") -> None:
         assert answer.status == 502, answer.text
 
 
-@heavy
-@both_databases
-def test_of_a_hundred_sessions_the_ten_that_fail_are_paused_after_three_failures_each_and_no_other(
-    tmp_path: Path, url: str
+def test_of_many_sessions_the_tenth_that_fail_are_paused_after_three_failures_each_and_no_other(
+    tmp_path: Path, database_url: str
 ) -> None:
-    names, turns = [f"user{n}" for n in range(100)], 6
-    add_people(url, names)
-    with served(tmp_path, url, breaker_cooldown=LONG, demo_delay=0.02) as running:
+    names, turns = [f"user{n}" for n in range(SESSIONS)], 5
+    add_people(database_url, names)
+    with served(tmp_path, database_url, breaker_cooldown=LONG, demo_delay=0.02) as running:
         everybody = seats(running.url, names)
         failing, healthy = everybody[::10], [seat for n, seat in enumerate(everybody) if n % 10]
 
@@ -97,23 +90,23 @@ def test_of_a_hundred_sessions_the_ten_that_fail_are_paused_after_three_failures
             for answer in seen[3:]:
                 body = refusal(answer, 503, "breaker-open", "session")
                 assert (body["limit"], body["used"]) == (3, 3)
-        assert [seat.statuses() for seat in failing] == [["failed"] * 3] * 10
-        assert [seat.statuses() for seat in healthy] == [["completed"] * turns] * 90
+        assert [seat.statuses() for seat in failing] == [["failed"] * 3] * len(failing)
+        assert [seat.statuses() for seat in healthy] == [["completed"] * turns] * len(healthy)
         assert "Traceback" not in running.output()
-    found = cells(url)
+    found = cells(database_url)
     open_ones = {id for (scope, id), cell in found.items() if cell["mark"] == "open" and scope == "session"}
     assert open_ones == {seat.chat for seat in failing}
-    assert [breaker["trips"] for breaker in breakers(url, "session")] == [1] * 10
+    assert [breaker["trips"] for breaker in breakers(database_url, "session")] == [1] * len(failing)
     assert [key for key, cell in found.items() if cell["mark"] == "open" and key[0] != "session"] == []
-    assert breakers(url, "provider") == []
+    assert breakers(database_url, "provider") == []
     assert reserved(found) == {}
 
 
-@heavy
-def test_an_open_breaker_outlives_workers_servers_and_two_hundred_other_sessions(
-    tmp_path: Path, url: str
+@only_sqlite
+def test_an_open_breaker_outlives_workers_servers_and_more_other_sessions_than_are_remembered(
+    tmp_path: Path, database_url: str
 ) -> None:
-    add_people(url, ["ann"])
+    add_people(database_url, ["ann"])
 
     def still_open(running: Server) -> None:
         """For this chat of this user: the other one answers."""
@@ -121,16 +114,18 @@ def test_an_open_breaker_outlives_workers_servers_and_two_hundred_other_sessions
             body = refusal(Seat(at(running), paused.chat).send("hello"), 503, "breaker-open", "session")
             assert (body["used"], "Your other chats work." in body["detail"]) == (3, True)
         assert Seat(at(running), other.chat).send("hello").status == 200
-        assert cells(url)["session", paused.chat]["breaker"] == as_it_was
+        assert cells(database_url)["session", paused.chat]["breaker"] == as_it_was
 
     def at(running: Server) -> Visitor:
         return Visitor(running.url, PATIENCE, dict(paused.visitor.cookies), paused.visitor.csrf)
 
-    start = partial(served, tmp_path, url, breaker_cooldown=LONG, registry_cap=50, registry_cleanup_every=10)
+    start = partial(
+        served, tmp_path, database_url, breaker_cooldown=LONG, registry_cap=20, registry_cleanup_every=5
+    )
     with start() as running:
         paused, other = seats(running.url, ["ann"], 2)
         trip(paused)
-        as_it_was = cells(url)["session", paused.chat]["breaker"]
+        as_it_was = cells(database_url)["session", paused.chat]["breaker"]
         assert (as_it_was["trips"], as_it_was["failures"]) == (1, 3)
         still_open(running)
         assert running.stop(signal.SIGTERM) == 0
@@ -149,39 +144,42 @@ def test_an_open_breaker_outlives_workers_servers_and_two_hundred_other_sessions
         with ThreadPoolExecutor(8) as pool:
             crowd = [
                 seat
-                for found in pool.map(seats, [running.url] * 8, [["ann"]] * 8, [25] * 8)
+                for found in pool.map(seats, [running.url] * 4, [["ann"]] * 4, [SESSIONS // 2] * 4)
                 for seat in found
             ]
             assert {answer.status for answer in pool.map(lambda seat: seat.send("hello"), crowd)} == {200}
         still_open(running)
 
 
+@only_sqlite
 def test_of_twenty_sends_after_the_cool_down_one_reaches_the_model_and_decides_for_all(
-    tmp_path: Path, url: str, api: MessagesApi
+    tmp_path: Path, database_url: str, api: MessagesApi
 ) -> None:
-    """Ten times in one chat, where the others meet the running turn, and ten times over twenty chats of a
+    """A few times in one chat, where the others meet the running turn, and as often over twenty chats of a
     user, where they meet the breaker.
     """
-    add_people(url, ["ann", "bob"])
-    with served(tmp_path, url, api, breaker_cooldown=COOLDOWN, breaker_user_failures=5) as running:
+    add_people(database_url, ["ann", "bob"])
+    with served(tmp_path, database_url, api, breaker_cooldown=COOLDOWN, breaker_user_failures=5) as running:
         one = seats(running.url, ["ann"], 20)
-        half_open_moments(url, api, "session", one[:1] * 3, [Seat(s.visitor, one[0].chat) for s in one])
+        half_open_moments(
+            database_url, api, "session", one[:1] * 3, [Seat(s.visitor, one[0].chat) for s in one]
+        )
         many = seats(running.url, ["bob"], 20)
-        half_open_moments(url, api, "user", many[:5], many)
-    assert reserved(cells(url)) == {}
+        half_open_moments(database_url, api, "user", many[:5], many)
+    assert reserved(cells(database_url)) == {}
 
 
 def half_open_moments(
-    url: str, api: MessagesApi, scope: str, tripping: list[Seat], probing: list[Seat]
+    database_url: str, api: MessagesApi, scope: str, tripping: list[Seat], probing: list[Seat]
 ) -> None:
     is_open, trips = False, 0
-    for moment in range(5):
+    for moment in range(MOMENTS):
         if not is_open:
             for seat in tripping:
                 assert seat.send(TURN_FAILS).status == 502
             trips += 1
-        wait_for_half_open(url, scope)
-        calls, (before,) = len(api.requests), breakers(url, scope)
+        wait_for_half_open(database_url, scope)
+        calls, (before,) = len(api.requests), breakers(database_url, scope)
         message, status = (TURN_FAILS, 502) if moment % 3 == 0 else ("hello", 200)
         with rush(api, [partial(seat.send, message) for seat in probing]) as crowd:
             assert (crowd.reached, len(crowd.refused)) == (1, 19)
@@ -192,27 +190,28 @@ def half_open_moments(
                 refusal(answer, 503, "breaker-open", scope)
         is_open = status == 502
         if is_open:
-            (after,) = breakers(url, scope)
+            (after,) = breakers(database_url, scope)
             assert (after["trips"], after["reopened"]) == (trips, before.get("reopened", 0) + 1)
             doubled = COOLDOWN * 2 ** after["reopened"]
             assert 0.9 * doubled <= after["cooldown"] <= doubled
         else:
-            assert breakers(url, scope) == []
+            assert breakers(database_url, scope) == []
             assert {seat.send("and again").status for seat in tripping} == {200}
 
 
+@only_sqlite
 def test_when_the_prober_dies_with_its_worker_the_chat_and_the_users_room_come_back_by_themselves(
-    tmp_path: Path, url: str, api: MessagesApi
+    tmp_path: Path, database_url: str, api: MessagesApi
 ) -> None:
     """The next worker's heartbeat finds the turns whose worker is gone, also where nobody asks for them. With
     time alone all that would be lost for minutes.
     """
-    add_people(url, ["ann", "bob", "carl"])
-    with served(tmp_path, url, api, breaker_cooldown=0.1, concurrent_user=1) as running:
+    add_people(database_url, ["ann", "bob", "carl"])
+    with served(tmp_path, database_url, api, breaker_cooldown=0.1, concurrent_user=1) as running:
         (prober,), (forgotten, fresh) = seats(running.url, ["ann"]), seats(running.url, ["bob"], 2)
         (carl,) = seats(running.url, ["carl"])
         trip(prober, message=TURN_FAILS)
-        wait_for_half_open(url, "session")
+        wait_for_half_open(database_url, "session")
         before = running.children()
 
         def cut_off(seat: Seat) -> Answer:
@@ -223,7 +222,7 @@ def test_when_the_prober_dies_with_its_worker_the_chat_and_the_users_room_come_b
         with rush(api, [partial(cut_off, prober), partial(cut_off, forgotten)]) as crowd:
             for worker in before:
                 os.kill(worker, signal.SIGKILL)
-            taken = Counter(scope for scope, _ in reserved(cells(url)))
+            taken = Counter(scope for scope, _ in reserved(cells(database_url)))
             assert taken == {"session": 2, "user": 2, "tenant": 1, "provider": 1}
             assert crowd.reached == 2
         assert [answer.status for answer in crowd.answered] == [0, 0]
@@ -239,21 +238,20 @@ def test_when_the_prober_dies_with_its_worker_the_chat_and_the_users_room_come_b
 
         comes_back(prober, 409, "turn-in-progress")
         assert prober.statuses()[-2:] == ["interrupted", "completed"]
-        assert breakers(url, "session") == []
+        assert breakers(database_url, "session") == []
         comes_back(fresh, 503, "busy")
         wait_for(lambda: forgotten.statuses() == ["interrupted"])
         assert forgotten.send("hello").status == 200
-        assert reserved(cells(url)) == {}
+        assert reserved(cells(database_url)) == {}
 
 
-@both_databases
 def test_of_twenty_first_calls_of_a_new_user_exactly_as_many_pass_as_the_rate_allows(
-    tmp_path: Path, url: str
+    tmp_path: Path, database_url: str
 ) -> None:
     """TurnCells such users at once, so that both workers have their share of each."""
     names = [f"user{n}" for n in range(4)]
-    add_people(url, [*names, "bob"])
-    with served(tmp_path, url, rate_user="7/minute") as running:
+    add_people(database_url, [*names, "bob"])
+    with served(tmp_path, database_url, rate_user="7/minute") as running:
         chats, (bob,) = seats(running.url, names, 20), seats(running.url, ["bob"])
         answers = at_once([partial(seat.send, "hello") for seat in chats])
         for mine in range(0, 80, 20):
@@ -267,11 +265,12 @@ def test_of_twenty_first_calls_of_a_new_user_exactly_as_many_pass_as_the_rate_al
         assert Counter(tuple(seat.statuses()) for seat in chats) == {("completed",): 28, (): 52}
 
 
+@only_sqlite
 def test_of_ten_turns_of_a_user_with_room_for_three_exactly_three_run_and_nobody_else_is_kept_out(
-    tmp_path: Path, url: str, api: MessagesApi
+    tmp_path: Path, database_url: str, api: MessagesApi
 ) -> None:
-    add_people(url, ["ann", "bob"])
-    with served(tmp_path, url, api, concurrent_user=3) as running:
+    add_people(database_url, ["ann", "bob"])
+    with served(tmp_path, database_url, api, concurrent_user=3) as running:
         chats, theirs = seats(running.url, ["ann"], 10), seats(running.url, ["bob"], 3)
         with rush(api, [partial(seat.send, "hello") for seat in chats]) as crowd:
             assert (crowd.reached, len(crowd.refused)) == (3, 7)
@@ -284,16 +283,17 @@ def test_of_ten_turns_of_a_user_with_room_for_three_exactly_three_run_and_nobody
         assert [answer.status for answer in crowd.answered] == [200] * 3
         for seat in chats:
             assert seat.send("hello").status == 200
-    assert reserved(cells(url)) == {}
+    assert reserved(cells(database_url)) == {}
 
 
-def test_a_user_who_fails_in_fifty_sessions_is_paused_alone(tmp_path: Path, url: str) -> None:
+@only_sqlite
+def test_a_user_who_fails_in_fifty_sessions_is_paused_alone(tmp_path: Path, database_url: str) -> None:
     """At the fifteenth failure in a row over all chats. Those already under way then still fail, and change
     nothing any more.
     """
     others = [f"user{n}" for n in range(10)]
-    add_people(url, ["ann", "bob", *others])
-    with served(tmp_path, url, breaker_cooldown=LONG, demo_delay=0.01) as running:
+    add_people(database_url, ["ann", "bob", *others])
+    with served(tmp_path, database_url, breaker_cooldown=LONG, demo_delay=0.01) as running:
         chats, theirs = seats(running.url, ["ann"], 50), seats(running.url, others)
 
         def talk(seat: Seat) -> list[Answer]:
@@ -314,21 +314,20 @@ def test_a_user_who_fails_in_fifty_sessions_is_paused_alone(tmp_path: Path, url:
             assert "15 errors in a row" in body["detail"]
             assert "Nobody else is affected." in body["detail"]
         assert {seat.send("hello").status for seat in theirs} == {200}
-        (breaker,) = breakers(url, "user")
+        (breaker,) = breakers(database_url, "user")
         assert (breaker["trips"], breaker["failures"]) == (1, 15)
         one_by_one = [seat.send("/fail") for _ in range(2) for seat in seats(running.url, ["bob"], 8)]
         assert [answer.status for answer in one_by_one] == [502] * 15 + [503]
         refusal(one_by_one[-1], 503, "breaker-open", "user")
-    assert breakers(url, "session") == breakers(url, "provider") == []
+    assert breakers(database_url, "session") == breakers(database_url, "provider") == []
 
 
-@both_databases
 def test_when_six_users_fail_everybody_is_told_the_same_until_one_probe_finds_the_model_well(
-    tmp_path: Path, url: str, api: MessagesApi
+    tmp_path: Path, database_url: str, api: MessagesApi
 ) -> None:
     failing, others = [f"ill{n}" for n in range(6)], [f"well{n}" for n in range(6)]
-    add_people(url, failing + others)
-    with served(tmp_path, url, api, breaker_cooldown=300) as running:
+    add_people(database_url, failing + others)
+    with served(tmp_path, database_url, api, breaker_cooldown=300) as running:
         ill, well = seats(running.url, failing), seats(running.url, others)
         everyone = [*ill, *well]
         for seat in well[:4]:
@@ -336,7 +335,7 @@ def test_when_six_users_fail_everybody_is_told_the_same_until_one_probe_finds_th
         with rush(api, [partial(seat.send, PROVIDER_FAILS) for seat in ill]) as crowd:
             assert crowd.reached == 6
         assert [answer.status for answer in crowd.answered] == [502] * 6
-        (breaker,) = breakers(url, "provider")
+        (breaker,) = breakers(database_url, "provider")
         assert breaker["trips"] == 1
 
         def all_told_the_same(refused: list[Answer]) -> None:
@@ -348,35 +347,36 @@ def test_when_six_users_fail_everybody_is_told_the_same_until_one_probe_finds_th
         newcomer = seats(running.url, others[5:])
         all_told_the_same([seat.send("hello") for seat in (*everyone, *newcomer)])
         assert len(api.requests) == calls
-        let_cool_down(url, "provider")
+        let_cool_down(database_url, "provider")
         with rush(api, [partial(seat.send, PROVIDER_FAILS) for seat in everyone]) as crowd:
             assert (crowd.reached, len(crowd.refused)) == (1, 11)
             all_told_the_same(crowd.refused)
         assert crowd.answered[0].status == 502
-        (breaker,) = breakers(url, "provider")
+        (breaker,) = breakers(database_url, "provider")
         assert (breaker["trips"], breaker["reopened"]) == (1, 1)
         all_told_the_same([seat.send("hello") for seat in everyone])
-        let_cool_down(url, "provider")
+        let_cool_down(database_url, "provider")
         with rush(api, [partial(seat.send, "hello") for seat in everyone]) as crowd:
             assert (crowd.reached, len(crowd.refused)) == (1, 11)
         assert crowd.answered[0].status == 200
-        assert breakers(url, "provider") == []
+        assert breakers(database_url, "provider") == []
         answers = at_once([partial(seat.send, "hello") for seat in everyone])
         assert [answer.status for answer in answers] == [200] * 12
-    assert breakers(url, "session") == breakers(url, "user") == []
-    assert reserved(cells(url)) == {}
+    assert breakers(database_url, "session") == breakers(database_url, "user") == []
+    assert reserved(cells(database_url)) == {}
 
 
+@only_sqlite
 @pytest.mark.parametrize("command", [SERVE, (SCRIPTS / "gunicorn", "wsgi:app", "--threads", "6")])
 def test_turns_never_take_the_threads_that_are_kept_for_everything_else(
-    tmp_path: Path, url: str, api: MessagesApi, command: tuple[str | Path, ...]
+    tmp_path: Path, database_url: str, api: MessagesApi, command: tuple[str | Path, ...]
 ) -> None:
     for name in ("wsgi.py", "gunicorn.conf.py"):
         shutil.copy(ROOT / name, tmp_path)
-    add_people(url, ["ann", "bob"])
+    add_people(database_url, ["ann", "bob"])
     threads = 6 if command is SERVE else 40  # which the option overrides
     with served(
-        tmp_path, url, api, workers=1, threads=threads, threads_reserved=3, command=command
+        tmp_path, database_url, api, workers=1, threads=threads, threads_reserved=3, command=command
     ) as running:
         chats = [*seats(running.url, ["ann"], 3), *seats(running.url, ["bob"], 2)]
         with rush(api, [partial(seat.send, "hello") for seat in chats]) as crowd:
@@ -393,23 +393,21 @@ def test_turns_never_take_the_threads_that_are_kept_for_everything_else(
         assert [seat.send("again").status for seat in chats] == [200] * 5
 
 
-@pytest.mark.parametrize("url", ["postgresql"], indirect=True)
+@only_postgresql
 def test_while_postgresql_is_away_nothing_is_let_in_and_no_answer_is_told_that_was_not_kept(
-    tmp_path: Path, url: str, api: MessagesApi
+    tmp_path: Path, database_url: str, api: MessagesApi
 ) -> None:
-    add_people(url, ["ann"])
-    name = make_url(url).database
+    add_people(database_url, ["ann"])
+    name = make_url(database_url).database
 
     def take_away() -> None:
-        postgres._administer(f"ALTER DATABASE {name} WITH ALLOW_CONNECTIONS false")
-        postgres._administer(
-            f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{name}'"
-        )
+        administer(f"ALTER DATABASE {name} WITH ALLOW_CONNECTIONS false")
+        administer(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{name}'")
 
     def give_back() -> None:
-        postgres._administer(f"ALTER DATABASE {name} WITH ALLOW_CONNECTIONS true")
+        administer(f"ALTER DATABASE {name} WITH ALLOW_CONNECTIONS true")
 
-    with served(tmp_path, url, api) as running:
+    with served(tmp_path, database_url, api) as running:
         chats = seats(running.url, ["ann"], 10)
         assert chats[0].send("hello").status == 200
         take_away()
@@ -429,13 +427,14 @@ def test_while_postgresql_is_away_nothing_is_let_in_and_no_answer_is_told_that_w
         assert chats[1].send("hello").status == 200
 
 
+@only_sqlite
 def test_while_the_sqlite_tables_are_gone_nothing_is_let_in(
-    tmp_path: Path, url: str, api: MessagesApi
+    tmp_path: Path, database_url: str, api: MessagesApi
 ) -> None:
     """The guardrails' own alone, and then the whole file, of which the workers know nothing yet."""
-    add_people(url, ["ann"])
-    path = Path(url.removeprefix("sqlite:///"))
-    with served(tmp_path, url, api) as running:
+    add_people(database_url, ["ann"])
+    path = Path(database_url.removeprefix("sqlite:///"))
+    with served(tmp_path, database_url, api) as running:
         chats = seats(running.url, ["ann"], 5)
         assert chats[0].send("hello").status == 200
         with closing(sqlite3.connect(path)) as connection:

@@ -114,11 +114,11 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     directory = tmp_path_factory.mktemp("served")
     home = directory / "home"
     home.mkdir()
-    with server(directory, workers=2, env={"HOME": str(home), "XDG_RUNTIME_DIR": str(home)}) as running:
+    env = {"HOME": str(home), "XDG_RUNTIME_DIR": str(home)}
+    with server(directory, command=SERVE, workers=2, env=env) as running:
         yield running
 
 
-@pytest.mark.xdist_group("served")
 def test_serve_comes_up_with_a_link_and_writes_nothing_outside_the_instance(served: Server) -> None:
     link, directory = served.setup_link, served.log.parent
     assert link is not None
@@ -133,7 +133,6 @@ def test_serve_comes_up_with_a_link_and_writes_nothing_outside_the_instance(serv
     assert list((directory / "home").iterdir()) == []
 
 
-@pytest.mark.xdist_group("served")
 def test_master_opens_no_database_before_or_after_the_fork(served: Server) -> None:
     get(f"{served.url}/login")
     get(f"{served.url}/readyz")
@@ -148,7 +147,7 @@ def test_serve_prints_no_link_once_there_is_an_account(tmp_path: Path) -> None:
 
 
 def test_sigterm_stops_the_server_and_every_worker(tmp_path: Path) -> None:
-    with server(tmp_path, workers=2) as s:
+    with server(tmp_path, command=SERVE, workers=2) as s:
         wait_for(lambda: len(s.children()) == 2)
         family, printed = [s.pid, *s.children()], s.output()
         assert s.stop() == 0
@@ -169,7 +168,10 @@ def test_stopping_server_finishes_the_answer_it_is_streaming(clone: Path) -> Non
 
 
 def test_master_is_not_connected_to_postgresql(tmp_path: Path) -> None:
-    with postgres_url() as url, server(tmp_path, env={"AGENTAPP_DATABASE_URL": url}) as s:
+    with (
+        postgres_url() as url,
+        server(tmp_path, command=SERVE, env={"AGENTAPP_DATABASE_URL": url}) as s,
+    ):
         get(f"{s.url}/readyz")
         assert s.setup_link
         assert len(_sockets_of(s.pid)) == 1, "the listening one"
@@ -307,14 +309,12 @@ def served_by_gunicorn(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ser
         yield running
 
 
-@pytest.mark.xdist_group("gunicorn")
 def test_plain_gunicorn_serves_with_several_workers(served_by_gunicorn: Server) -> None:
     wait_for(lambda: len(served_by_gunicorn.children()) == 2)
     assert "<form" in get(f"{served_by_gunicorn.url}/login")
     assert served_by_gunicorn.output() == ""
 
 
-@pytest.mark.xdist_group("gunicorn")
 def test_gunicorn_believes_no_forwarded_header(served_by_gunicorn: Server) -> None:
     seen = json.loads(get(f"{served_by_gunicorn.url}/seen", **FORWARDED))
     assert (seen["wsgi.url_scheme"], seen["SCRIPT_NAME"]) == ("http", "")
@@ -400,7 +400,6 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
-@pytest.mark.xdist_group("wheel")
 def test_wheel_alone_serves_from_an_empty_directory(wheel: Path, tmp_path: Path) -> None:
     python = _venv_with(wheel, tmp_path / "venv")
     empty = tmp_path / "empty"
@@ -413,7 +412,6 @@ def test_wheel_alone_serves_from_an_empty_directory(wheel: Path, tmp_path: Path)
         assert Path(conf).is_relative_to(tmp_path / "venv"), "the clone's files were used"
 
 
-@pytest.mark.xdist_group("wheel")
 def test_wheel_holds_no_leftovers(wheel: Path, tmp_path: Path) -> None:
     shutil.unpack_archive(wheel, tmp_path, "zip")
     names = [str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")]

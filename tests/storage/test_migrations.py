@@ -26,8 +26,9 @@ from agentapp.storage import migrate, schema
 from agentapp.storage.db import make_engine
 from agentapp.storage.models import Base, LiveTurn, Message, Turn
 from agentapp.web.steps import steps_of
+from tests.support.forked_agentapp import ForkedAgentapp
 from tests.support.postgres import postgres_url
-from tests.support.serving import SCRIPTS, clean_env
+from tests.support.serving import clean_env
 
 NEXT = """
 import sqlalchemy as sa
@@ -373,14 +374,17 @@ def test_migration_that_would_leave_rows_referring_to_nothing_is_undone(
     engine.dispose()
 
 
-def test_eight_processes_at_once_migrate_once(url: str, engine: Engine, tmp_path: Path) -> None:
+def upgrading(url: str, directory: Path, number: int = 0) -> ForkedAgentapp:
+    """A process that migrates. What it says is in output-0, output-1, ..."""
     env = clean_env(AGENTAPP_DATABASE_URL=url)
-    command = [str(SCRIPTS / "agentapp"), "db", "upgrade"]
-    processes = [
-        subprocess.Popen(command, cwd=tmp_path, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-        for _ in range(8)
-    ]
-    answers = [process.communicate(timeout=120)[0].decode() for process in processes]
+    log = directory / f"output-{number}"
+    return ForkedAgentapp("db", "upgrade", directory=directory, log=log, env=env)
+
+
+def test_eight_processes_at_once_migrate_once(url: str, engine: Engine, tmp_path: Path) -> None:
+    processes = [upgrading(url, tmp_path, number) for number in range(8)]
+    assert [process.wait(120) for process in processes] == [0] * 8
+    answers = [(tmp_path / f"output-{number}").read_text() for number in range(8)]
     assert answers == [f"the database is at revision {schema.HEAD}\n"] * 8
     assert schema.schema_problem(engine) is None
 
@@ -388,11 +392,9 @@ def test_eight_processes_at_once_migrate_once(url: str, engine: Engine, tmp_path
 def test_second_migration_waits_for_the_first(url: str, engine: Engine, tmp_path: Path) -> None:
     process = None
     with schema.migrating(url) as connection:
-        process = subprocess.Popen(
-            [SCRIPTS / "agentapp", "db", "upgrade"], cwd=tmp_path, env=clean_env(AGENTAPP_DATABASE_URL=url)
-        )
+        process = upgrading(url, tmp_path)
         with pytest.raises(subprocess.TimeoutExpired):
-            process.wait(4)
+            process.wait(2)  # which is much longer than it would need
         connection.execute(text("CREATE TABLE alembic_version (version_num VARCHAR(32) NOT NULL)"))
         connection.execute(text(f"INSERT INTO alembic_version VALUES ('{schema.HEAD}')"))
     assert process.wait(60) == 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import sqlite3
 import threading
 import time
@@ -19,13 +18,11 @@ from argon2 import PasswordHasher
 from sqlalchemy import text
 
 from agentapp.isolation import ThreadBinder
-from agentapp.storage import migrate
 from agentapp.storage.accounts import Accounts
 from agentapp.storage.db import Database, make_engine
 from tests.support.messages_api import MessagesApi, Responder, Script, respond_as_told
 from tests.support.people import PASSWORD
-from tests.support.postgres import postgres_url
-from tests.support.serving import SCRIPTS, Server, server
+from tests.support.serving import Server, server
 from tests.support.visiting import Answer, Visitor
 
 T = TypeVar("T")
@@ -35,19 +32,6 @@ OFF = {
     f"AGENTAPP_{name}": "off"
     for name in ("RATE_SESSION", "RATE_USER", "RATE_TENANT", "RATE_LOGIN", "CONCURRENT_USER")
 }
-
-
-@contextmanager
-def database(kind: str, directory: Path, template: Path) -> Iterator[str]:
-    """The URL of a database with tables and nothing in them."""
-    if kind == "sqlite":
-        path = directory / "crowd.sqlite3"
-        shutil.copy(template, path)
-        yield f"sqlite:///{path}"
-        return
-    with postgres_url() as url:
-        migrate.upgrade(url)
-        yield url
 
 
 def add_people(url: str, names: Sequence[str], tenant: str = "crowd") -> None:
@@ -69,7 +53,7 @@ def served(
     workers: int = 2,
     threads: int = 128,
     port: int | None = None,
-    command: Sequence[str | Path] = (SCRIPTS / "agentapp", "serve"),
+    command: Sequence[str | Path] | None = None,
     gunicorn: str = "",
     **settings: object,
 ) -> Iterator[Server]:

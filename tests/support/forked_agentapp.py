@@ -1,0 +1,167 @@
+"""The command `agentapp` in a fork of a process that has imported the libraries already.
+
+A server that starts from nothing spends most of its first seconds with imports. Here they are done once for
+all servers of a test process. From there on it is the same: the command, then gunicorn with our
+gunicorn.conf.py, whose workers import all of agentapp anew. `tests/server/test_start.py` starts the commands
+themselves.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import gc
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from importlib import import_module
+from pathlib import Path
+from typing import Any, NoReturn
+
+LIBRARIES = (
+    "alembic.command",
+    "anthropic",
+    "argon2",
+    "click",
+    "flask",
+    "flask_login",
+    "flask_wtf",
+    "gunicorn.app.wsgiapp",
+    "gunicorn.workers.gthread",
+    "markdown_it",
+    "nh3",
+    "psycopg",
+    "pygments.formatters.html",
+    "sqlalchemy.dialects.postgresql.psycopg",
+    "sqlalchemy.dialects.sqlite",
+    "sqlalchemy.orm",
+)
+POLL_SECONDS = 0.01
+
+
+class ForkedAgentapp:
+    """A running `agentapp` with these arguments, as the part of `subprocess.Popen` that tests use."""
+
+    def __init__(self, *arguments: str, directory: Path, log: Path, env: Mapping[str, str]) -> None:
+        self._parent = _parent()
+        self._arguments = arguments
+        self.returncode: int | None = None
+        self.pid: int = self._parent.ask([str(directory), str(log), dict(env), arguments])
+
+    def poll(self) -> int | None:
+        if self.returncode is None:
+            self.returncode = self._parent.ask(self.pid)
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        end = None if timeout is None else time.monotonic() + timeout
+        while (code := self.poll()) is None:
+            if end is not None and time.monotonic() > end:
+                raise subprocess.TimeoutExpired(["agentapp", *self._arguments], timeout or 0)
+            time.sleep(POLL_SECONDS)
+        return code
+
+    def send_signal(self, sig: int) -> None:
+        if self.poll() is None:
+            with suppress(ProcessLookupError):
+                os.kill(self.pid, sig)
+
+
+class Parent:
+    """The process that all are forked from. It is asked to start one, or how one ended."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._compiled = tempfile.mkdtemp(prefix="agentapp-compiled-")
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", __file__, self._compiled],
+            cwd=self._compiled,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def ask(self, question: Any) -> Any:
+        process = self._process
+        assert process.stdin is not None
+        assert process.stdout is not None
+        with self._lock:
+            process.stdin.write(json.dumps(question) + "\n")
+            process.stdin.flush()
+            return json.loads(process.stdout.readline())
+
+    def close(self) -> None:
+        self._process.communicate()
+        shutil.rmtree(self._compiled, ignore_errors=True)
+
+
+@functools.cache
+def _parent() -> Parent:
+    made = Parent()
+    atexit.register(made.close)
+    return made
+
+
+def main(compiled: str) -> None:
+    for name in LIBRARIES:
+        import_module(name)
+    gc.freeze()
+    # What workers import one after the other is compiled once, whatever the environment says.
+    sys.pycache_prefix, sys.dont_write_bytecode = compiled, False
+    for line in sys.stdin:
+        question = json.loads(line)
+        if isinstance(question, int):
+            ended, status = os.waitpid(question, os.WNOHANG)
+            print(json.dumps(os.waitstatus_to_exitcode(status) if ended else None), flush=True)
+            continue
+        child = os.fork()
+        if child == 0:
+            run(*question)
+        print(child, flush=True)
+
+
+def run(directory: str, log: str, env: dict[str, str], arguments: list[str]) -> NoReturn:
+    os.setsid()
+    os.chdir(directory)
+    os.environ.clear()
+    os.environ.update(env)
+    output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    for source, standard in ((os.open(os.devnull, os.O_RDONLY), 0), (output, 1), (output, 2)):
+        os.dup2(source, standard)
+    os.closerange(3, 100)
+    os.execve = functools.partial(become_gunicorn, directory)
+    code = 1
+    try:
+        from agentapp.cli import main as agentapp
+
+        agentapp(arguments, prog_name="agentapp")
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else int(end.code is not None)
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def become_gunicorn(directory: str, _path: str, command: list[str], env: dict[str, str]) -> None:
+    """In place of `python -m gunicorn`, which would import everything once more."""
+    os.environ.clear()
+    os.environ.update(env)
+    # Where it works is what it found when it was imported.
+    sys.argv = ["gunicorn", "--chdir", directory, *command[3:]]
+    for name in [name for name in sys.modules if name.partition(".")[0] == "agentapp"]:
+        del sys.modules[name]
+    from gunicorn.app import wsgiapp
+
+    wsgiapp.run()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

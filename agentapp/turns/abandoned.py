@@ -17,8 +17,8 @@ CLOCK_SKEW = timedelta(seconds=CLOCK_SKEW_SECONDS)
 
 
 def interrupt_abandoned(store: TurnStore, guardrails: Guardrails, scope: Scope, lease: Lease) -> None:
-    """If the chat's running turn has lost its worker, store that it was interrupted. Once: whoever comes
-    second finds nothing running.
+    """If the chat's running turn has lost its worker, store that it was interrupted. Only once: a second
+    worker that comes to it finds nothing running.
     """
     with store.chat(scope) as chat:
         if chat.title is not None:

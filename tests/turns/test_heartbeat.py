@@ -5,7 +5,6 @@ Two apps on one database stand for two workers; each has its own heartbeat, leas
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 import threading
 import time
@@ -13,7 +12,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,7 +23,6 @@ from agentapp.config import Settings
 from agentapp.errors import LoginRequired, StorageUnavailable
 from agentapp.guardrails.admission import TurnCells
 from agentapp.isolation import Scope
-from agentapp.storage import migrate
 from agentapp.turns.abandoned import interrupt_abandoned
 from agentapp.turns.feed import Subscription
 from agentapp.turns.service import TurnService
@@ -33,27 +30,15 @@ from agentapp.turns.turn import Turn
 from agentapp.turns.values import Lease, NewMessage
 from agentapp.web.parts import Parts
 from tests.support.people import without_limits
-from tests.support.postgres import postgres_url
 from tests.support.scripted import SPENT, Scripted, calls
 from tests.support.turns import begin, hurry, someone
 
 PATIENCE = 30.0
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
-def url(request: pytest.FixtureRequest, tmp_path: Path, sqlite_template: Path) -> Iterator[str]:
-    if request.param == "sqlite":
-        shutil.copy(sqlite_template, tmp_path / "two.sqlite3")
-        yield f"sqlite:///{tmp_path / 'two.sqlite3'}"
-        return
-    with postgres_url() as fresh:
-        migrate.upgrade(fresh)
-        yield fresh
-
-
 @pytest.fixture
-def workers(url: str, settings: Settings, make_app: Any) -> tuple[Parts, Parts]:
-    wanted = without_limits(replace(settings, database_url=url))
+def workers(database_url: str, settings: Settings, make_app: Any) -> tuple[Parts, Parts]:
+    wanted = without_limits(replace(settings, database_url=database_url))
     one, two = (make_app(wanted=wanted).extensions["agentapp"] for _ in range(2))
     return one, two
 

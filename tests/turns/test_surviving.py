@@ -7,7 +7,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,7 +21,7 @@ from agentapp.turns.feed import NumberedEvent, Subscription
 from agentapp.turns.service import TurnService
 from agentapp.turns.values import NewMessage
 from agentapp.web.parts import Parts
-from tests.support.crowds import database, wait_for
+from tests.support.crowds import wait_for
 from tests.support.scripted import SPENT, Scripted, calls, hands_over
 from tests.support.turns import hurry, someone
 from tests.support.watching import sql
@@ -293,12 +292,6 @@ def test_a_worker_that_must_end_interrupts_what_still_runs_and_tells_of_it(
     assert (end["status"], end["reply"]) == ("interrupted", "One half")
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
-def url(request: pytest.FixtureRequest, tmp_path: Path, sqlite_template: Path) -> Iterator[str]:
-    with database(request.param, tmp_path, sqlite_template) as found:
-        yield found
-
-
 @pytest.mark.parametrize(
     "answer",
     [
@@ -309,9 +302,9 @@ def url(request: pytest.FixtureRequest, tmp_path: Path, sqlite_template: Path) -
     ids=["a call", "an odd call", "a handover"],
 )
 def test_whatever_a_model_gives_a_tool_or_a_colleague_can_be_kept_and_told(
-    url: str, make_app: Any, settings: Settings, answer: Reply
+    database_url: str, make_app: Any, settings: Settings, answer: Reply
 ) -> None:
-    parts: Parts = make_app(wanted=replace(settings, database_url=url)).extensions["agentapp"]
+    parts: Parts = make_app(wanted=replace(settings, database_url=database_url)).extensions["agentapp"]
     scope = someone(parts, "uma")
     follower = staged(parts, Scripted(answer, "Done")).send(scope, NewMessage("Hello"))
     events = heard(follower)

@@ -25,8 +25,8 @@ from agentapp.storage import migrate
 from agentapp.storage.accounts import Accounts
 from agentapp.web.parts import Parts
 from tests.support.databases import DATABASES, migrated
-from tests.support.people import Person, person
 from tests.support.rounds import ROUNDS
+from tests.support.users import Person, person
 
 # What no test says for itself. Hypothesis would try 100.
 hypothesis.settings.register_profile("suite", max_examples=40 if ROUNDS == 1 else 100 * ROUNDS)

@@ -10,7 +10,7 @@ import pytest
 from selenium.webdriver.common.keys import Keys
 
 from tests.support.browser import PASSWORD, Page, needs_chromium, new_chat, send, set_up, sign_in
-from tests.support.serving import Server, server
+from tests.support.server import Server, server
 
 pytestmark = needs_chromium
 

@@ -12,8 +12,8 @@ from types import MappingProxyType
 import pytest
 
 from tests.support.browser import Page, needs_chromium, new_chat, send, sign_in
-from tests.support.crowds import add_people
-from tests.support.serving import Server, server
+from tests.support.server import Server, server
+from tests.support.server_users import add_people
 
 pytestmark = needs_chromium
 

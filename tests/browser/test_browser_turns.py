@@ -15,8 +15,8 @@ from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.keys import Keys
 
 from tests.support.browser import PASSWORD, Page, needs_chromium, new_chat, send, set_up, sign_in
-from tests.support.serving import Server, server
-from tests.support.visiting import Stream, Visitor
+from tests.support.http_client import Stream, Visitor
+from tests.support.server import Server, server
 
 pytestmark = needs_chromium
 
@@ -264,7 +264,7 @@ def test_what_another_device_sends_keeps_the_draft_and_is_followed(page: Page, r
     link = page.find("#chat-groups a")
     page.driver.execute_script("window.dispatchEvent(new Event('focus'))")
     page.until(lambda: "from my phone" in body(page))
-    assert link.is_displayed(), "whoever was about to press it has lost it"
+    assert link.is_displayed(), "a person about to press it has lost it"
     assert len(page.all("#turns > .turn")) == 3
 
 
@@ -323,7 +323,7 @@ def test_a_lost_connection_is_told_and_found_again(page: Page, running: Server, 
     assert [body(page)] == replies(page, running) == [numbers(150)]
 
 
-def test_whoever_is_signed_out_while_following_keeps_the_draft(page: Page, cable: Cable) -> None:
+def test_a_user_signed_out_while_following_keeps_the_draft(page: Page, cable: Cable) -> None:
     chat = page.driver.current_url
     send(page, "/long 900")
     streams(page)

@@ -21,13 +21,13 @@ from agentapp.turns.feed import NumberedEvent, Subscription
 from agentapp.turns.service import TurnService
 from agentapp.turns.values import NewMessage
 from agentapp.web.parts import Parts
-from tests.support.crowds import wait_for
+from tests.support.app_inspection import sql
 from tests.support.scripted import SPENT, Scripted, calls, hands_over
+from tests.support.server_users import wait_for
 from tests.support.turns import hurry, someone
-from tests.support.watching import sql
 
 PASSWORD = "a long enough password"
-PATIENCE = 20.0
+TIMEOUT_SECONDS = 20.0
 
 
 @pytest.fixture
@@ -53,7 +53,7 @@ def halves(parts: Parts) -> Iterator[Callable[[Any], Iterator[str | Reply]]]:
 
     def says(call: Any) -> Iterator[str | Reply]:
         yield "One half"
-        go_on.wait(PATIENCE)
+        go_on.wait(TIMEOUT_SECONDS)
         yield ", and the other"
         yield Reply("One half, and the other", usage=SPENT)
 
@@ -73,7 +73,7 @@ def heard(
 ) -> list[NumberedEvent]:
     """The events up to such a one, or to the end."""
     found: list[NumberedEvent] = []
-    ends = time.monotonic() + PATIENCE
+    ends = time.monotonic() + TIMEOUT_SECONDS
     for event in follower:
         assert time.monotonic() < ends, found
         if event is not None:
@@ -98,7 +98,7 @@ def half_way(
 
 def ended(follower: Subscription) -> dict[str, Any]:
     try:
-        end = follower.finish(PATIENCE)
+        end = follower.finish(TIMEOUT_SECONDS)
     finally:
         follower.close()
     assert end is not None

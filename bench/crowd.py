@@ -36,7 +36,7 @@ from agentapp.isolation import ThreadBinder
 from agentapp.storage.accounts import Accounts
 from agentapp.storage.db import Database
 from tests.server.test_load import PASSWORD, add_users
-from tests.support.serving import free_port, server
+from tests.support.server import free_port, server
 
 PACE = 12.0  # seconds between the messages of one person
 ROOT = Path(__file__).parent.parent

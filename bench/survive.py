@@ -27,10 +27,10 @@ from typing import Any
 from sqlalchemy import Connection, Engine, event
 
 from agentapp.storage import migrate
-from tests.support import endings, ordeals
+from tests.support import client_scenarios, shutdown_scenarios
 from tests.support.databases import migrated_in
-from tests.support.serving import SCRIPTS, free_port
-from tests.support.survival import Found, Hearing, House, Words, house, memory
+from tests.support.retrying_users import CountingModel, Found, Installation, Words, installation, memory
+from tests.support.server import SCRIPTS, free_port
 
 ROOT = Path(__file__).parent.parent
 GRACE = 8.0
@@ -43,17 +43,17 @@ RATE = 250  # of all slow answers' words together, a second: more would measure 
 Run = Callable[[Path, str, int], Found]
 
 
-def with_house(ordeal: Callable[[House, int], Found], **settings: Any) -> Run:
+def with_installation(scenario: Callable[[Installation, int], Found], **settings: Any) -> Run:
     def run(directory: Path, url: str, count: int) -> Found:
-        with house(directory, url, threads=512, **settings) as running:
-            return ordeal(running, count)
+        with installation(directory, url, threads=512, **settings) as running:
+            return scenario(running, count)
 
     return run
 
 
 def terms(directory: Path, url: str, count: int) -> Found:
-    serve = partial(house, directory, url, port=free_port(), grace=GRACE, hearing=Hearing())
-    return endings.terms(serve, count, GRACE)
+    serve = partial(installation, directory, url, port=free_port(), grace=GRACE, model=CountingModel())
+    return shutdown_scenarios.terms(serve, count, GRACE)
 
 
 def streams(directory: Path, url: str, count: int) -> Found:
@@ -62,7 +62,9 @@ def streams(directory: Path, url: str, count: int) -> Found:
     together, pause = Found(), max(0.4, count / RATE)
     for number in sorted({min(50, count), count}):
         threads, deadlines = max(512, number + 100), {"turn_deadline": 600, "gap_deadline": 60}
-        served = partial(house, directory, url, demo=True, threads=threads, demo_delay=pause, **deadlines)
+        served = partial(
+            installation, directory, url, demo=True, threads=threads, demo_delay=pause, **deadlines
+        )
         with served(command=(*command, "bench.survive:counted()")) as running:
             found = watched_streams(running, directory, number)
         together.figures |= {f"{number:,} streams: {name}": figure for name, figure in found.figures.items()}
@@ -71,7 +73,7 @@ def streams(directory: Path, url: str, count: int) -> Found:
     return together
 
 
-def watched_streams(running: House, directory: Path, count: int) -> Found:
+def watched_streams(running: Installation, directory: Path, count: int) -> Found:
     said = Words("", f"/long {WORDS}", " ".join(map(str, range(1, WORDS + 1))))
     figures: dict[str, object] = {}
 
@@ -82,7 +84,7 @@ def watched_streams(running: House, directory: Path, count: int) -> Found:
         figures["memory of each"] = f"{(memory(running.running) - at_rest) / count / 1024:,.0f} KiB"
 
     at_rest = memory(running.running)
-    found = ordeals.streams(running, count, said, meanwhile)
+    found = client_scenarios.streams(running, count, said, meanwhile)
     found.figures |= figures
     return found
 
@@ -110,26 +112,34 @@ def commits(directory: Path) -> int:
 
 RUNS: Mapping[str, tuple[Run, int]] = MappingProxyType(
     {
-        "kills": (with_house(partial(endings.kills, sessions=60), pace=SLOW), 1_000),
+        "kills": (
+            with_installation(partial(shutdown_scenarios.kills, sessions=60), word_seconds=SLOW),
+            1_000,
+        ),
         "terms": (terms, 100),
-        "hups": (with_house(lambda running, count: endings.replacements(running, count, 0)), 20),
+        "hups": (
+            with_installation(lambda running, count: shutdown_scenarios.replacements(running, count, 0)),
+            20,
+        ),
         "recycles": (
-            with_house(
-                lambda running, count: endings.replacements(running, 0, count),
+            with_installation(
+                lambda running, count: shutdown_scenarios.replacements(running, 0, count),
                 gunicorn="--max-requests 60 --max-requests-jitter 40",
             ),
             20,
         ),
-        "resumes": (with_house(ordeals.resumes), 1_000),
-        "doubles": (with_house(ordeals.doubles), 1_000),
+        "resumes": (with_installation(client_scenarios.resumes), 1_000),
+        "doubles": (with_installation(client_scenarios.doubles), 1_000),
         "silent": (
-            with_house(partial(ordeals.silent, deadline=DEADLINE), first_token_deadline=DEADLINE),
+            with_installation(
+                partial(client_scenarios.silent, deadline=DEADLINE), first_token_deadline=DEADLINE
+            ),
             500,
         ),
-        "stops": (with_house(ordeals.stops), 200),
+        "stops": (with_installation(client_scenarios.stops), 200),
         "streams": (streams, 500),
-        "logins": (with_house(lambda running, count: ordeals.logins(running)), 1),
-        "disconnects": (with_house(ordeals.disconnects), 200),
+        "logins": (with_installation(lambda running, count: client_scenarios.logins(running)), 1),
+        "disconnects": (with_installation(client_scenarios.disconnects), 200),
     }
 )
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
 from argon2 import PasswordHasher
 from flask import Flask
@@ -23,7 +24,12 @@ from agentapp.storage import migrate
 from agentapp.storage.accounts import Accounts
 from agentapp.web.parts import Parts
 from tests.support.databases import DATABASES, migrated
-from tests.support.people import Person, person
+from tests.support.rounds import ROUNDS
+from tests.support.users import Person, person
+
+# What no test says for itself. Hypothesis would try 100.
+hypothesis.settings.register_profile("suite", max_examples=40 if ROUNDS == 1 else 100 * ROUNDS)
+hypothesis.settings.load_profile("suite")
 
 OWNED = re.compile(r"\b(?:FROM|UPDATE|JOIN)\s+(sessions|turns|turn_events|messages|notes)\b", re.I)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.forking import Forking, forking
+from tests.support.forked_pytest import ForkedPytest, forked_pytest
 
 ROOT = Path(__file__).parent.parent
 
@@ -386,8 +386,8 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def forked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Forking]:
-    with forking(tmp_path_factory.mktemp("home")) as process:
+def forked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkedPytest]:
+    with forked_pytest(tmp_path_factory.mktemp("home")) as process:
         yield process
 
 
@@ -413,7 +413,7 @@ def rewrite(file: Path, text: str) -> None:
 
 
 @pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)
-def test_the_bug_put_back_turns_its_test_red(bug: Bug, copy: Path, forked: Forking) -> None:
+def test_the_bug_put_back_turns_its_test_red(bug: Bug, copy: Path, forked: ForkedPytest) -> None:
     with put_back(bug, copy):
         code, output = forked.run(copy, bug.test)
     assert code == 1, output

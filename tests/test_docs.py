@@ -27,11 +27,11 @@ from agentapp.web.problems import TABLE
 from agentapp.web.steps import steps_of
 from tests.server.test_load import PASSWORD, add_users
 from tests.support.documentation import ROOT, example
+from tests.support.http_client import Visitor
 from tests.support.messages_api import MessagesApi
-from tests.support.people import person
 from tests.support.scripted import scope
-from tests.support.serving import server
-from tests.support.visiting import Visitor
+from tests.support.server import server
+from tests.support.users import person
 
 REFERENCE = (ROOT / "docs/reference.md").read_text()
 README = (ROOT / "README.md").read_text()

@@ -21,7 +21,7 @@ from tests.audit.support.command import (
     summary,
     write,
 )
-from tests.support.serving import SCRIPTS, run
+from tests.support.server import SCRIPTS, run
 
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.usefixtures("here")

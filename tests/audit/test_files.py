@@ -23,7 +23,7 @@ from tests.audit.support.command import (
     summary,
     write,
 )
-from tests.support.serving import SCRIPTS, run
+from tests.support.server import SCRIPTS, run
 
 pytestmark = pytest.mark.usefixtures("here")
 

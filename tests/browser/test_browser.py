@@ -3,127 +3,16 @@
 from __future__ import annotations
 
 import json
-import shutil
-import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
 
 import pytest
-from selenium import webdriver
-from selenium.common.exceptions import WebDriverException
-from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
-from selenium.webdriver.remote.webelement import WebElement
 
-from tests.support.serving import Server, server
+from tests.support.browser import PASSWORD, Page, needs_chromium, new_chat, send, set_up, sign_in
+from tests.support.server import Server, server
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-DRIVER = shutil.which("chromedriver")
-PASSWORD = "a long enough password"
-PATIENCE = 30.0
-
-pytestmark = pytest.mark.skipif(
-    not (CHROMIUM and DRIVER), reason="no Chromium with its driver on this machine"
-)
-
-T = TypeVar("T")
-
-
-class Page:
-    """What a person sees, and a few things a person does."""
-
-    def __init__(self, driver: webdriver.Chrome, url: str) -> None:
-        self.driver, self.url = driver, url
-
-    def open(self, path: str) -> None:
-        self.driver.get(path if path.startswith("http") else self.url + path)
-
-    def find(self, selector: str) -> WebElement:
-        return self.until(lambda: self.driver.find_element(By.CSS_SELECTOR, selector))
-
-    def all(self, selector: str) -> list[WebElement]:
-        return self.driver.find_elements(By.CSS_SELECTOR, selector)
-
-    def until(self, look: Callable[[], T]) -> T:
-        """Look again and again until there is something to see."""
-        end = time.monotonic() + PATIENCE
-        while True:
-            try:
-                if seen := look():
-                    return seen
-            except (WebDriverException, IndexError):
-                pass  # the page may change, or be another, while it is looked at
-            if time.monotonic() > end:
-                raise AssertionError(f"never seen; the page says: {self.text()[:2000]}")
-            time.sleep(0.02)
-
-    def text(self) -> str:
-        return self.driver.find_element(By.TAG_NAME, "body").text
-
-    def sees(self, words: str) -> None:
-        self.until(lambda: words in self.text())
-
-    def fill(self, name: str, value: str) -> None:
-        field = self.find(f"[name={name}]")
-        field.clear()
-        field.send_keys(value)
-
-    def press(self, words: str) -> None:
-        """Press the visible button, link or menu with these words."""
-
-        def pressed() -> bool:
-            for candidate in self.all("button, a, summary"):
-                if (
-                    words in (candidate.text or candidate.get_attribute("textContent") or "")
-                    and candidate.is_displayed()
-                ):
-                    candidate.click()
-                    return True
-            return False
-
-        self.until(pressed)
-
-    def last_reply(self) -> str:
-        return self.all(".message.theirs")[-1].text
-
-    def status_of_last(self) -> str | None:
-        found = self.all(".turn")
-        return found[-1].get_attribute("data-status") if found else None
-
-    def console(self) -> list[str]:
-        return [entry["message"] for entry in self.driver.get_log("browser") if entry["level"] == "SEVERE"]
-
-
-@contextmanager
-def browser(tmp_path: Path, url: str, *, script: bool) -> Iterator[Page]:
-    options = webdriver.ChromeOptions()
-    options.binary_location = CHROMIUM or ""
-    for flag in (
-        "--headless=new",
-        "--no-sandbox",
-        "--disable-gpu",
-        "--disable-quic",
-        "--no-first-run",
-        "--disable-background-networking",
-        "--disable-component-update",
-        "--disable-sync",
-        "--disable-dev-shm-usage",
-        "--window-size=1280,900",
-        f"--user-data-dir={tmp_path / 'profile'}",
-    ):
-        options.add_argument(flag)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    prefs: dict[str, Any] = {"download.default_directory": str(tmp_path / "downloads")}
-    if not script:
-        prefs["profile.managed_default_content_settings.javascript"] = 2
-    options.add_experimental_option("prefs", prefs)
-    driver = webdriver.Chrome(options, webdriver.ChromeService(DRIVER or ""))
-    try:
-        yield Page(driver, url)
-    finally:
-        driver.quit()
+pytestmark = needs_chromium
 
 
 @pytest.fixture(params=[True, False], ids=["with script", "without script"])
@@ -132,10 +21,9 @@ def script(request: pytest.FixtureRequest) -> bool:
 
 
 @pytest.fixture
-def page(running: Server, tmp_path: Path, script: bool) -> Iterator[Page]:
+def page(running: Server, browsers: Callable[[bool], Page], script: bool) -> Page:
     """Nobody has signed in yet, and there is no account."""
-    with browser(tmp_path, running.url, script=script) as made:
-        yield made
+    return browsers(script).anew(running.url)
 
 
 @pytest.fixture
@@ -152,10 +40,10 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 
 @pytest.fixture(scope="module")
-def signed_in(shared: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
-    with browser(tmp_path_factory.mktemp("browser"), shared.url, script=True) as page:
-        set_up(page, shared)
-        yield page
+def signed_in(shared: Server, browsers: Callable[[bool], Page]) -> Page:
+    page = browsers(True).anew(shared.url)
+    set_up(page, shared)
+    return page
 
 
 @pytest.fixture
@@ -167,33 +55,7 @@ def chat(signed_in: Page) -> Page:
     return signed_in
 
 
-def set_up(page: Page, running: Server) -> None:
-    page.open(running.setup_link or "no set-up link was printed")
-    page.fill("username", "ada")
-    page.fill("password", PASSWORD)
-    page.find("main form button").click()
-    page.until(lambda: page.driver.current_url.endswith("/chat"))
-
-
-def sign_in(page: Page) -> None:
-    page.open("/login")
-    page.fill("username", "ada")
-    page.fill("password", PASSWORD)
-    page.find("main form button").click()
-    page.until(lambda: page.driver.current_url.endswith("/chat"))
-
-
-def new_chat(page: Page) -> None:
-    page.press("New chat")
-    page.sees("What can I help with?")
-
-
-def send(page: Page, words: str) -> None:
-    page.find("#message").send_keys(words)
-    page.find("#send").click()
-
-
-def test_the_whole_story(page: Page, running: Server, tmp_path: Path, script: bool) -> None:
+def test_the_whole_story(page: Page, running: Server) -> None:
     """Set-up link, sign out, sign in, send, reload, rename, export, delete, sign out."""
     set_up(page, running)
     page.open(running.setup_link or "")
@@ -233,7 +95,7 @@ def test_the_whole_story(page: Page, running: Server, tmp_path: Path, script: bo
     chat = page.driver.current_url.split("#")[0].rsplit("/", 1)[1]
     page.press("More for this chat")
     page.press("Export as JSON")
-    exported = tmp_path / "downloads" / f"chat-{chat}.json"
+    exported = page.downloads / f"chat-{chat}.json"
     page.until(exported.exists)
     assert [m["role"] for m in json.loads(exported.read_text())["messages"]] == ["user", "assistant"]
 
@@ -312,18 +174,18 @@ def test_keys_and_copy_buttons_work(chat: Page) -> None:
     page.until(lambda: page.find("#keys").is_displayed())
 
 
-def test_a_hostile_message_stays_text(chat: Page, shared: Server, tmp_path: Path) -> None:
+def test_a_hostile_message_stays_text(chat: Page, shared: Server, browsers: Callable[[bool], Page]) -> None:
     send(chat, "<img src=x onerror=document.title='owned'> [x](javascript:alert(1)) <b>bold</b>")
     chat.until(lambda: chat.status_of_last() == "completed")
     check_is_text(chat)
     chat.driver.refresh()
     chat.until(lambda: chat.status_of_last() == "completed")
     check_is_text(chat)
-    with browser(tmp_path, shared.url, script=False) as plain:
-        sign_in(plain)
-        plain.open(chat.driver.current_url)
-        plain.until(lambda: plain.status_of_last() == "completed")
-        check_is_text(plain)
+    plain = browsers(False).anew(shared.url)
+    sign_in(plain)
+    plain.open(chat.driver.current_url)
+    plain.until(lambda: plain.status_of_last() == "completed")
+    check_is_text(plain)
 
 
 def check_is_text(page: Page) -> None:

@@ -2,54 +2,68 @@
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from functools import cache
-from pathlib import Path
+from types import MappingProxyType
 
 import pytest
 
-from tests.browser.test_browser import CHROMIUM, DRIVER, Page, browser, new_chat, send, set_up
-from tests.support.serving import server
+from tests.support.browser import Page, needs_chromium, new_chat, send, sign_in
+from tests.support.server import Server, server
+from tests.support.server_users import add_people
 
-pytestmark = pytest.mark.skipif(
-    not (CHROMIUM and DRIVER), reason="no Chromium with its driver on this machine"
-)
+pytestmark = needs_chromium
 
 Opened = Callable[..., Page]
 PAUSED = "This chat is paused: 3 errors in a row. Your other chats work."
 PROBE = "This chat was paused. Trying once more: your next message is the one try."
 
 
+# What the tests need of a server. Each begins with a new account and a new chat.
+LIMITS: Mapping[str, Mapping[str, str]] = MappingProxyType(
+    {
+        "long pauses": {
+            "AGENTAPP_BREAKER_COOLDOWN": "60",
+            "AGENTAPP_BUDGET_SESSION_TOKENS": "1000",
+            "AGENTAPP_TOOL_CALLS_TURN": "1",
+        },
+        "short pauses": {"AGENTAPP_BREAKER_COOLDOWN": "5"},
+        "two messages in four seconds": {"AGENTAPP_RATE_SESSION": "2/4seconds"},
+    }
+)
+
+
 @pytest.fixture(scope="module")
-def browsers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[bool], Page]]:
-    """One with script and one without, for all the servers."""
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Server]]:
     with ExitStack() as stack:
 
         @cache
-        def make(script: bool) -> Page:
-            return stack.enter_context(browser(tmp_path_factory.mktemp("browser"), "", script=script))
+        def make(limits: str) -> Server:
+            directory = tmp_path_factory.mktemp("server")
+            env = {"AGENTAPP_DEMO_DELAY": "0", **LIMITS[limits]}
+            return stack.enter_context(server(directory, workers=2, env=env))
 
         yield make
 
 
 @pytest.fixture
-def opened(tmp_path: Path, browsers: Callable[[bool], Page]) -> Iterator[Opened]:
-    """A page with a new chat on a server with these settings."""
-    with ExitStack() as stack:
+def opened(browsers: Callable[[bool], Page], servers: Callable[[str], Server]) -> Opened:
+    """A page with a new chat of a new account on the server with these limits."""
 
-        def make(env: Mapping[str, str], *, script: bool = True) -> Page:
-            settings = {"AGENTAPP_DEMO_DELAY": "0", **env}
-            running = stack.enter_context(server(tmp_path, workers=2, env=settings))
-            page = Page(browsers(script).driver, running.url)
-            page.driver.delete_all_cookies()
-            set_up(page, running)
-            new_chat(page)
-            page.console()  # what others have left there
-            return page
+    def make(limits: str, *, script: bool = True) -> Page:
+        running = servers(limits)
+        page = browsers(script).anew(running.url)
+        name = f"user-{secrets.token_hex(4)}"
+        add_people(f"sqlite:///{running.log.parent}/instance/agentapp.sqlite3", [name], tenant="default")
+        sign_in(page, name)
+        new_chat(page)
+        page.console()  # what others have left there
+        return page
 
-        yield make
+    return make
 
 
 def sent(page: Page, words: str, status: str = "completed") -> None:
@@ -81,7 +95,7 @@ def status(page: Page) -> int:
 
 
 def test_a_pause_counts_down_and_ends_by_itself_and_the_next_message_works(opened: Opened) -> None:
-    page = opened({"AGENTAPP_BREAKER_COOLDOWN": "6"})
+    page = opened("short pauses")
     fail(page)
     page.until(lambda: PAUSED in notice(page))
     chat = page.driver.current_url
@@ -120,7 +134,7 @@ def test_a_pause_counts_down_and_ends_by_itself_and_the_next_message_works(opene
 
 
 def test_a_refused_message_goes_back_into_the_box_and_leaves_no_trace(opened: Opened) -> None:
-    page = opened({"AGENTAPP_BREAKER_COOLDOWN": "60"})
+    page = opened("long pauses")
     fail(page)
     page.until(lambda: PAUSED in notice(page))
     send(page, "not to be lost")
@@ -142,7 +156,7 @@ def test_a_refused_message_goes_back_into_the_box_and_leaves_no_trace(opened: Op
 
 
 def test_a_chat_that_writes_too_fast_is_told_for_how_long_and_goes_on_by_itself(opened: Opened) -> None:
-    page = opened({"AGENTAPP_RATE_SESSION": "2/4seconds"})
+    page = opened("two messages in four seconds")
     sent(page, "one")
     sent(page, "two")
     send(page, "three")
@@ -156,7 +170,7 @@ def test_a_chat_that_writes_too_fast_is_told_for_how_long_and_goes_on_by_itself(
 
 
 def test_the_meter_moves_and_warns_and_says_when_it_is_used_up(opened: Opened) -> None:
-    page = opened({"AGENTAPP_BUDGET_SESSION_TOKENS": "2000"})
+    page = opened("long pauses")
     assert page.find("#meters").text == ""
     seen: list[str] = []
     for _ in range(20):
@@ -165,10 +179,10 @@ def test_the_meter_moves_and_warns_and_says_when_it_is_used_up(opened: Opened) -
         seen.append(page.find("#meters").text)
         if "Used up" in seen[-1]:
             break
-    assert seen[0].endswith("of 2,000 tokens in this chat")
+    assert seen[0].endswith("of 1,000 tokens in this chat")
     assert seen[0][0].isdigit(), "a warning too early"
     assert any(words.startswith(("Running low: ", "Almost used up: ")) for words in seen), seen
-    page.until(lambda: "This chat has used all of its 2,000 tokens." in notice(page))
+    page.until(lambda: "This chat has used all of its 1,000 tokens." in notice(page))
     assert "An operator can raise the limit. Start a new chat" in notice(page)
     assert not page.all("#limit [data-seconds]")
     assert page.find("#message").is_enabled()
@@ -178,7 +192,7 @@ def test_the_meter_moves_and_warns_and_says_when_it_is_used_up(opened: Opened) -
 
 
 def test_nothing_breaks_if_the_limits_cannot_be_had(opened: Opened) -> None:
-    page = opened({"AGENTAPP_BREAKER_COOLDOWN": "2"})
+    page = opened("short pauses")
     page.driver.execute_cdp_cmd("Network.enable", {})
     page.driver.execute_cdp_cmd("Network.setBlockedURLs", {"urls": ["*/limits"]})
     fail(page)
@@ -197,7 +211,7 @@ def test_nothing_breaks_if_the_limits_cannot_be_had(opened: Opened) -> None:
 
 
 def test_a_tool_that_had_all_its_calls_says_so_while_it_happens_and_later(opened: Opened) -> None:
-    page = opened({"AGENTAPP_TOOL_CALLS_TURN": "1"})
+    page = opened("long pauses")
     sent(page, "/loop", "failed")
 
     def states() -> list[str]:
@@ -210,7 +224,7 @@ def test_a_tool_that_had_all_its_calls_says_so_while_it_happens_and_later(opened
 
 
 def test_without_script_a_pause_is_told_and_nothing_is_lost(opened: Opened) -> None:
-    page = opened({"AGENTAPP_BREAKER_COOLDOWN": "5"}, script=False)
+    page = opened("short pauses", script=False)
     fail(page)
     assert f"{PAUSED} Try again in 0:0" in notice(page)
     send(page, "not to be lost")
@@ -227,7 +241,7 @@ def test_without_script_a_pause_is_told_and_nothing_is_lost(opened: Opened) -> N
 
 
 def test_without_script_a_chat_without_tokens_offers_a_new_one(opened: Opened) -> None:
-    page = opened({"AGENTAPP_BUDGET_SESSION_TOKENS": "1000"}, script=False)
+    page = opened("long pauses", script=False)
     sent(page, "/long 300")
     sent(page, "/long 300")
     assert "This chat has used all of its 1,000 tokens." in notice(page)

@@ -7,30 +7,18 @@ import os
 import signal
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 
 import pytest
 from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.keys import Keys
 
-from tests.browser.test_browser import (
-    CHROMIUM,
-    DRIVER,
-    PASSWORD,
-    Page,
-    browser,
-    new_chat,
-    send,
-    set_up,
-    sign_in,
-)
-from tests.support.serving import Server, server
-from tests.support.visiting import Stream, Visitor
+from tests.support.browser import PASSWORD, Page, needs_chromium, new_chat, send, set_up, sign_in
+from tests.support.http_client import Stream, Visitor
+from tests.support.server import Server, server
 
-pytestmark = pytest.mark.skipif(
-    not (CHROMIUM and DRIVER), reason="no Chromium with its driver on this machine"
-)
+pytestmark = needs_chromium
 
 
 class Cable:
@@ -111,10 +99,10 @@ def cable(running: Server) -> Iterator[Cable]:
 
 
 @pytest.fixture(scope="module")
-def signed_in(running: Server, cable: Cable, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
-    with browser(tmp_path_factory.mktemp("browser"), cable.url, script=True) as page:
-        set_up(page, running)
-        yield page
+def signed_in(running: Server, cable: Cable, browsers: Callable[[bool], Page]) -> Page:
+    page = browsers(True).anew(cable.url)
+    set_up(page, running)
+    return page
 
 
 @pytest.fixture
@@ -133,12 +121,10 @@ def page(signed_in: Page) -> Iterator[Page]:
 
 
 @pytest.fixture(scope="module")
-def plain_browser(
-    signed_in: Page, running: Server, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Page]:
-    with browser(tmp_path_factory.mktemp("plain"), running.url, script=False) as page:
-        sign_in(page)
-        yield page
+def plain_browser(signed_in: Page, running: Server, browsers: Callable[[bool], Page]) -> Page:
+    page = browsers(False).anew(running.url)
+    sign_in(page)
+    return page
 
 
 @pytest.fixture
@@ -278,7 +264,7 @@ def test_what_another_device_sends_keeps_the_draft_and_is_followed(page: Page, r
     link = page.find("#chat-groups a")
     page.driver.execute_script("window.dispatchEvent(new Event('focus'))")
     page.until(lambda: "from my phone" in body(page))
-    assert link.is_displayed(), "whoever was about to press it has lost it"
+    assert link.is_displayed(), "a person about to press it has lost it"
     assert len(page.all("#turns > .turn")) == 3
 
 
@@ -337,7 +323,7 @@ def test_a_lost_connection_is_told_and_found_again(page: Page, running: Server, 
     assert [body(page)] == replies(page, running) == [numbers(150)]
 
 
-def test_whoever_is_signed_out_while_following_keeps_the_draft(page: Page, cable: Cable) -> None:
+def test_a_user_signed_out_while_following_keeps_the_draft(page: Page, cable: Cable) -> None:
     chat = page.driver.current_url
     send(page, "/long 900")
     streams(page)

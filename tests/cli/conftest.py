@@ -14,7 +14,7 @@ from agentapp.isolation import RequestScope, ThreadBinder
 from agentapp.storage.accounts import Accounts
 from agentapp.storage.db import Database
 from tests.support.commands import Agentapp
-from tests.support.serving import clean_env
+from tests.support.server import clean_env
 
 
 @pytest.fixture

@@ -30,12 +30,12 @@ from agentapp.storage.values import User
 from agentapp.web.parts import Parts
 from tests.server.test_load import PASSWORD as SERVED_PASSWORD
 from tests.server.test_load import add_users
+from tests.support.app_inspection import sql
 from tests.support.commands import Agentapp
 from tests.support.databases import DATABASES, migrated
-from tests.support.people import PASSWORD, Person, person
-from tests.support.serving import clean_env, server
-from tests.support.visiting import Visitor
-from tests.support.watching import sql
+from tests.support.http_client import Visitor
+from tests.support.server import clean_env, server
+from tests.support.users import PASSWORD, Person, person
 
 SOMEBODY = RequestScope(request_id="test")
 Change = Callable[[Breaker, float], Breaker]

@@ -14,7 +14,7 @@ from agentapp.cli import COMMANDS, CommandOnDemand, main
 from agentapp.storage import schema
 from tests.support.commands import PASSWORD, Agentapp, add_user
 from tests.support.postgres import postgres_url
-from tests.support.serving import SCRIPTS, run
+from tests.support.server import SCRIPTS, run
 
 # What a command that needs none of it must not wait for.
 HEAVY = {"flask", "sqlalchemy", "alembic", "gunicorn", "anthropic", "pydantic"}

@@ -11,7 +11,7 @@ import pytest
 from agentapp.errors import StartError
 from agentapp.server import options
 from tests.support.commands import BAD_SETTINGS, Agentapp, set_revision
-from tests.support.serving import free_port
+from tests.support.server import free_port
 
 
 @pytest.fixture(autouse=True)

@@ -12,7 +12,7 @@ from flask import Flask
 from agentapp.config import Settings
 from agentapp.errors import StorageUnavailable
 from agentapp.storage.cells import CellRows
-from tests.support.people import Person, person, sign_in
+from tests.support.users import Person, person, sign_in
 
 
 def refused(answer: Any) -> tuple[int, str, str]:

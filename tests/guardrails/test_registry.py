@@ -38,7 +38,7 @@ from agentapp.isolation import RequestScope, Scope, ThreadBinder
 from agentapp.storage.cells import CellStore
 from agentapp.storage.db import Database
 from tests.support.guardrail_models import START, Clock, machine_settings, refusal_of
-from tests.support.people import person
+from tests.support.users import person
 
 SCOPE = RequestScope(request_id="r")
 SAME = CellPolicy(BreakerPolicy(failures=2), Rate(7, 60), Allowance(100), 3)

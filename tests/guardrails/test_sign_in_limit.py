@@ -20,8 +20,8 @@ from agentapp.errors import StorageUnavailable
 from agentapp.guardrails import sign_in
 from agentapp.guardrails.sign_in import network_of
 from agentapp.storage.db import make_engine
-from tests.support.people import JSON, PAGE, PASSWORD, csrf_of
-from tests.support.watching import Page, dump, likeness
+from tests.support.app_inspection import Page, dump, likeness
+from tests.support.users import JSON, PAGE, PASSWORD, csrf_of
 
 LIMIT, WINDOW = 3, 900.0
 HOME, AWAY = "192.0.2.1", "192.0.2.2"

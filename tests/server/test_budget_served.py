@@ -9,7 +9,10 @@ from typing import Any
 
 import pytest
 
-from tests.support.crowds import (
+from tests.support.databases import only_sqlite
+from tests.support.messages_api import MessagesApi, Script
+from tests.support.rounds import ROUNDS
+from tests.support.server_users import (
     Seat,
     add_people,
     at_once,
@@ -21,9 +24,6 @@ from tests.support.crowds import (
     seats,
     served,
 )
-from tests.support.databases import only_sqlite
-from tests.support.messages_api import MessagesApi, Script
-from tests.support.rounds import ROUNDS
 
 TURNS = 30  # at once
 TURN_TOKENS, PRICE, WORST_CASES = (

@@ -20,8 +20,14 @@ from pathlib import Path
 import pytest
 from sqlalchemy import make_url
 
-from tests.support.crowds import (
-    PATIENCE,
+from tests.support.databases import only_postgresql, only_sqlite
+from tests.support.http_client import Answer, Visitor
+from tests.support.messages_api import MessagesApi
+from tests.support.postgres import administer
+from tests.support.rounds import ROUNDS
+from tests.support.server import SCRIPTS, Server
+from tests.support.server_users import (
+    TIMEOUT_SECONDS,
     Seat,
     add_people,
     at_once,
@@ -37,12 +43,6 @@ from tests.support.crowds import (
     wait_for,
     wait_for_half_open,
 )
-from tests.support.databases import only_postgresql, only_sqlite
-from tests.support.messages_api import MessagesApi
-from tests.support.postgres import administer
-from tests.support.rounds import ROUNDS
-from tests.support.serving import SCRIPTS, Server
-from tests.support.visiting import Answer, Visitor
 
 ROOT = Path(__file__).parents[2]
 SERVE = (SCRIPTS / "agentapp", "serve")
@@ -117,7 +117,7 @@ def test_an_open_breaker_outlives_workers_servers_and_more_other_sessions_than_a
         assert cells(database_url)["session", paused.chat]["breaker"] == as_it_was
 
     def at(running: Server) -> Visitor:
-        return Visitor(running.url, PATIENCE, dict(paused.visitor.cookies), paused.visitor.csrf)
+        return Visitor(running.url, TIMEOUT_SECONDS, dict(paused.visitor.cookies), paused.visitor.csrf)
 
     start = partial(
         served, tmp_path, database_url, breaker_cooldown=LONG, registry_cap=20, registry_cleanup_every=5
@@ -230,7 +230,7 @@ def test_when_the_prober_dies_with_its_worker_the_chat_and_the_users_room_come_b
         assert carl.send("hello").status == 200
 
         def comes_back(seat: Seat, status: int, code: str) -> None:
-            end = time.monotonic() + PATIENCE
+            end = time.monotonic() + TIMEOUT_SECONDS
             while (answer := seat.send("hello")).status != 200:
                 assert (answer.status, json.loads(answer.body)["code"]) == (status, code), answer.text
                 assert time.monotonic() < end, answer.text

@@ -18,12 +18,12 @@ from agentapp.isolation import ThreadBinder
 from agentapp.storage import migrate
 from agentapp.storage.accounts import Accounts
 from agentapp.storage.db import Database
-from tests.support.crowds import wait_for
+from tests.support.http_client import Answer, Visitor
 from tests.support.messages_api import MessagesApi
 from tests.support.postgres import migrated_postgres_url
 from tests.support.rounds import ROUNDS
-from tests.support.serving import Server, server
-from tests.support.visiting import Answer, Visitor
+from tests.support.server import Server, server
+from tests.support.server_users import wait_for
 
 USERS, SESSIONS = (20, 40) if ROUNDS == 1 else (50, 100)
 TURNS = 3

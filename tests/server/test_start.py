@@ -25,7 +25,7 @@ from agentapp.storage import migrate
 from tests.server.test_load import add_users
 from tests.support.commands import BAD_SETTINGS, set_revision
 from tests.support.postgres import postgres_url
-from tests.support.serving import DEADLINE, SCRIPTS, Server, free_port, run, server, started
+from tests.support.server import SCRIPTS, TIMEOUT_SECONDS, Server, free_port, run, server, started
 
 ROOT = Path(__file__).parents[2]
 SERVE = (SCRIPTS / "agentapp", "serve")
@@ -79,7 +79,7 @@ def upgrade(directory: Path) -> str:
 
 
 def wait_for(claim: Callable[[], bool]) -> None:
-    end = time.monotonic() + DEADLINE
+    end = time.monotonic() + TIMEOUT_SECONDS
     while not claim():
         assert time.monotonic() < end, "waited in vain"
         time.sleep(0.05)
@@ -164,7 +164,7 @@ def test_stopping_server_finishes_the_answer_it_is_streaming(clone: Path) -> Non
         wait_for(lambda: not _sockets_of(s.pid))  # the master listens no more: it is stopping its workers
         (clone / "go-on").touch()
         assert answer.read() == b"." * 10 + b"end"
-        assert s.process.wait(DEADLINE) == 0
+        assert s.process.wait(TIMEOUT_SECONDS) == 0
 
 
 def test_master_is_not_connected_to_postgresql(tmp_path: Path) -> None:
@@ -277,7 +277,7 @@ def test_schema_changed_under_a_running_server_stops_it_when_a_worker_comes_back
     with server(clone, command=GUNICORN) as s:
         set_revision(url, "0000")
         os.kill(s.children()[0], signal.SIGKILL)
-        assert s.process.wait(DEADLINE) == 3
+        assert s.process.wait(TIMEOUT_SECONDS) == 3
         assert s.output().count("agentapp: the database is at revision 0000") == 1
         assert "Traceback" not in s.output()
 

@@ -23,7 +23,6 @@ from agentapp.guardrails import BreakerPolicy, CellPolicy, Cells, Registry
 from agentapp.guardrails.admission import Reservation, TurnCells
 from agentapp.guardrails.guard import Guardrails
 from agentapp.isolation import RequestScope, Scope, ThreadBinder, UserScope
-from agentapp.storage import migrate
 from agentapp.storage.accounts import Accounts
 from agentapp.storage.cells import CellStore
 from agentapp.storage.chats import Chats
@@ -35,7 +34,6 @@ from agentapp.turns.abandoned import delete_chat
 from agentapp.turns.leases import Leases
 from agentapp.turns.turn import Turn, TurnKit, title_of
 from agentapp.turns.values import Lease, NewMessage, RepeatedMessage, StartedTurn
-from tests.support.postgres import postgres_url
 
 PASSWORD = "a long enough password"
 LEASE = Lease("this worker", timedelta(seconds=60))
@@ -132,20 +130,9 @@ def settle(turn: Turn, reply: str = "the reply") -> bool:
     return turn._store(result)
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
-def url(request: pytest.FixtureRequest, tmp_path: Path, sqlite_template: Path) -> Iterator[str]:
-    if request.param == "sqlite":
-        shutil.copy(sqlite_template, tmp_path / "stores.sqlite3")
-        yield f"sqlite:///{tmp_path / 'stores.sqlite3'}"
-        return
-    with postgres_url() as fresh:
-        migrate.upgrade(fresh)
-        yield fresh
-
-
 @pytest.fixture
-def stores(url: str) -> Iterator[Stores]:
-    made = Stores(url)
+def stores(database_url: str) -> Iterator[Stores]:
+    made = Stores(database_url)
     yield made
     left = made.db.engine.pool.checkedout(), made.db.open_readers()  # type: ignore[attr-defined]
     made.db.engine.dispose()

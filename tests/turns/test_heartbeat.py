@@ -5,7 +5,6 @@ Two apps on one database stand for two workers; each has its own heartbeat, leas
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 import threading
 import time
@@ -13,7 +12,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,35 +24,22 @@ from agentapp.config import Settings
 from agentapp.errors import LoginRequired, StorageUnavailable
 from agentapp.guardrails.admission import TurnCells
 from agentapp.isolation import Scope
-from agentapp.storage import migrate
 from agentapp.turns.abandoned import interrupt_abandoned
 from agentapp.turns.feed import Subscription
 from agentapp.turns.service import TurnService
 from agentapp.turns.turn import Turn
 from agentapp.turns.values import Lease, NewMessage
 from agentapp.web.parts import Parts
-from tests.support.people import without_limits
-from tests.support.postgres import postgres_url
 from tests.support.scripted import SPENT, Scripted, calls
 from tests.support.turns import begin, hurry, someone
+from tests.support.users import without_limits
 
-PATIENCE = 30.0
-
-
-@pytest.fixture(params=["sqlite", "postgresql"])
-def url(request: pytest.FixtureRequest, tmp_path: Path, sqlite_template: Path) -> Iterator[str]:
-    if request.param == "sqlite":
-        shutil.copy(sqlite_template, tmp_path / "two.sqlite3")
-        yield f"sqlite:///{tmp_path / 'two.sqlite3'}"
-        return
-    with postgres_url() as fresh:
-        migrate.upgrade(fresh)
-        yield fresh
+TIMEOUT_SECONDS = 30.0
 
 
 @pytest.fixture
-def workers(url: str, settings: Settings, make_app: Any) -> tuple[Parts, Parts]:
-    wanted = without_limits(replace(settings, database_url=url))
+def workers(database_url: str, settings: Settings, make_app: Any) -> tuple[Parts, Parts]:
+    wanted = without_limits(replace(settings, database_url=database_url))
     one, two = (make_app(wanted=wanted).extensions["agentapp"] for _ in range(2))
     return one, two
 
@@ -84,7 +69,7 @@ class Spoken:
         self.asked.set()
         at = 0
         while True:
-            assert self._more.acquire(timeout=PATIENCE)
+            assert self._more.acquire(timeout=TIMEOUT_SECONDS)
             if at == len(self._pieces):
                 yield Reply("".join(self._pieces), usage=SPENT)
                 return
@@ -105,7 +90,7 @@ def followed(parts: Parts, scope: Scope, turn_id: str, after: int = 0) -> Subscr
 
 def until(follower: Subscription, is_last: Callable[[Any], bool] = lambda event: False) -> list[Any]:
     """Events until that one, or to the end."""
-    found, ends = [], time.monotonic() + PATIENCE
+    found, ends = [], time.monotonic() + TIMEOUT_SECONDS
     for each in follower:
         assert time.monotonic() < ends, found
         if each is not None:
@@ -145,7 +130,7 @@ def held(parts: Parts, scope: Scope) -> tuple[int, ...]:
 
 
 def wait_for(is_true: Callable[[], bool]) -> None:
-    ends = time.monotonic() + PATIENCE
+    ends = time.monotonic() + TIMEOUT_SECONDS
     while not is_true():
         assert time.monotonic() < ends, "in vain"
         time.sleep(0.02)
@@ -209,7 +194,7 @@ def test_the_events_of_many_turns_are_stored_in_one_transaction_at_a_time(
     chats = [scope.within(one.chats.create(scope).id) for _ in models]
     stage = [playing(one, model) for model in models]
     followers = [stage[n].send(chat, NewMessage("Hello")) for n, chat in enumerate(chats)]
-    assert all(model.asked.wait(PATIENCE) for model in models)
+    assert all(model.asked.wait(TIMEOUT_SECONDS) for model in models)
     wait_for(lambda: rows(one, "turn_events") >= len(models))
     one.turns.heartbeat.close()  # what is said now is written in one go, when it goes on
     event.listen(one.db.engine, "before_cursor_execute", count)
@@ -241,7 +226,7 @@ def test_a_stop_is_heard_in_the_worker_that_plays_even_if_the_model_is_silent(
     until(mine, is_text("So far, "))
     with two.binder.bound(scope):
         stopping = two.turns.stop(scope, mine.feed.turn_id)
-    end = stopping.finish(PATIENCE)
+    end = stopping.finish(TIMEOUT_SECONDS)
     assert end is not None
     assert (end.result.status, end.result.reply, end.result.error_code) == ("stopped", "So far, ", None)
     assert until(mine)[-1].event == end
@@ -270,7 +255,7 @@ def test_a_long_turn_keeps_its_lease(
     two.turns.heartbeat.wake()
     model = Spoken()
     mine = playing(one, model).send(scope, NewMessage("Hello"))
-    assert model.asked.wait(PATIENCE)
+    assert model.asked.wait(TIMEOUT_SECONDS)
     ends = time.monotonic() + 3
     while time.monotonic() < ends:
         assert status(two, scope) == ["running"]
@@ -323,7 +308,7 @@ def test_a_turn_that_was_taken_from_its_worker_does_not_go_on_spending(
     one, _ = workers
     model = Spoken()
     mine = playing(one, model).send(scope, NewMessage("Hello"))
-    assert model.asked.wait(PATIENCE)
+    assert model.asked.wait(TIMEOUT_SECONDS)
     one.turns.heartbeat.close()  # or it would renew the lease
     with one.db.writing() as db:
         db.execute(text("UPDATE live_turns SET lease_until = '2020-01-01 00:00:00'"))
@@ -346,7 +331,7 @@ def test_after_the_database_was_away_nobody_is_taken_for_dead_at_once(
     model = Spoken()
     mine = playing(one, model).send(scope, NewMessage("Hello"))
     two.turns.heartbeat.wake()
-    assert model.asked.wait(PATIENCE)
+    assert model.asked.wait(TIMEOUT_SECONDS)
     away = threading.Event()
     away.set()
     failed: Counter[str] = Counter()
@@ -394,7 +379,7 @@ def test_a_stream_ends_when_its_login_does_and_nobody_elses(
     with two.binder.bound(scope):
         there = two.turns.follow(scope, mine.feed.turn_id, login=token)
         stays = two.turns.follow(scope, mine.feed.turn_id, login=other)
-    assert model.asked.wait(PATIENCE)
+    assert model.asked.wait(TIMEOUT_SECONDS)
     one.accounts.sign_out(token)
     for follower in (mine, there):
         with pytest.raises(LoginRequired):
@@ -407,7 +392,7 @@ def test_a_stream_ends_when_its_login_does_and_nobody_elses(
     stays.close()
 
 
-@pytest.mark.parametrize("grace", [0.4, PATIENCE])
+@pytest.mark.parametrize("grace", [0.4, TIMEOUT_SECONDS])
 def test_a_worker_that_ends_lets_its_turns_end_or_interrupts_them_in_time(
     workers: tuple[Parts, Parts], scope: Scope, grace: float
 ) -> None:
@@ -417,14 +402,14 @@ def test_a_worker_that_ends_lets_its_turns_end_or_interrupts_them_in_time(
     mine = playing(one, model).send(scope, NewMessage("Hello"))
     until(mine, is_text("Half"))
     assert not one.drain(grace)
-    if grace == PATIENCE:
+    if grace == TIMEOUT_SECONDS:
         assert not one.drain(grace)
         model.say(" and half")
         model.end()
     end = until(mine)[-1]
     mine.close()
     model.end()
-    whole = ("completed", "Half and half") if grace == PATIENCE else ("interrupted", "Half")
+    whole = ("completed", "Half and half") if grace == TIMEOUT_SECONDS else ("interrupted", "Half")
     assert (end.data["status"], end.data["reply"]) == whole
     assert status(one, scope) == [whole[0]]
     assert held(one, scope) == (0, 0, 0, 0, 0)

@@ -17,8 +17,8 @@ from agentapp.isolation import Scope
 from agentapp.turns.service import TurnService
 from agentapp.turns.values import NewMessage
 from agentapp.web.parts import Parts
-from tests.support.crowds import wait_for
 from tests.support.scripted import Scripted
+from tests.support.server_users import wait_for
 from tests.support.turns import hurry, someone
 
 

@@ -7,7 +7,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,13 +22,13 @@ from agentapp.turns.feed import NumberedEvent, Subscription
 from agentapp.turns.service import TurnService
 from agentapp.turns.values import NewMessage
 from agentapp.web.parts import Parts
-from tests.support.crowds import database, wait_for
+from tests.support.app_inspection import sql
 from tests.support.scripted import SPENT, Scripted, calls, hands_over
+from tests.support.server_users import wait_for
 from tests.support.turns import hurry, someone
-from tests.support.watching import sql
 
 PASSWORD = "a long enough password"
-PATIENCE = 20.0
+TIMEOUT_SECONDS = 20.0
 
 
 @pytest.fixture
@@ -55,7 +54,7 @@ def halves(parts: Parts) -> Iterator[Callable[[Any], Iterator[str | Reply]]]:
 
     def says(call: Any) -> Iterator[str | Reply]:
         yield "One half"
-        go_on.wait(PATIENCE)
+        go_on.wait(TIMEOUT_SECONDS)
         yield ", and the other"
         yield Reply("One half, and the other", usage=SPENT)
 
@@ -75,7 +74,7 @@ def heard(
 ) -> list[NumberedEvent]:
     """The events up to such a one, or to the end."""
     found: list[NumberedEvent] = []
-    ends = time.monotonic() + PATIENCE
+    ends = time.monotonic() + TIMEOUT_SECONDS
     for event in follower:
         assert time.monotonic() < ends, found
         if event is not None:
@@ -100,7 +99,7 @@ def half_way(
 
 def ended(follower: Subscription) -> dict[str, Any]:
     try:
-        end = follower.finish(PATIENCE)
+        end = follower.finish(TIMEOUT_SECONDS)
     finally:
         follower.close()
     assert end is not None
@@ -294,12 +293,6 @@ def test_a_worker_that_must_end_interrupts_what_still_runs_and_tells_of_it(
     assert (end["status"], end["reply"]) == ("interrupted", "One half")
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
-def url(request: pytest.FixtureRequest, tmp_path: Path, sqlite_template: Path) -> Iterator[str]:
-    with database(request.param, tmp_path, sqlite_template) as found:
-        yield found
-
-
 @pytest.mark.parametrize(
     "answer",
     [
@@ -310,9 +303,9 @@ def url(request: pytest.FixtureRequest, tmp_path: Path, sqlite_template: Path) -
     ids=["a call", "an odd call", "a handover"],
 )
 def test_whatever_a_model_gives_a_tool_or_a_colleague_can_be_kept_and_told(
-    url: str, make_app: Any, settings: Settings, answer: Reply
+    database_url: str, make_app: Any, settings: Settings, answer: Reply
 ) -> None:
-    parts: Parts = make_app(wanted=replace(settings, database_url=url)).extensions["agentapp"]
+    parts: Parts = make_app(wanted=replace(settings, database_url=database_url)).extensions["agentapp"]
     scope = someone(parts, "uma")
     follower = staged(parts, Scripted(answer, "Done")).send(scope, NewMessage("Hello"))
     events = heard(follower)

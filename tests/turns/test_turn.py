@@ -52,10 +52,10 @@ from agentapp.turns.turn import Turn, TurnKit
 from agentapp.turns.values import NewMessage, RepeatedMessage
 from agentapp.web.parts import Parts
 from agentapp.web.steps import steps_of
-from tests.support.people import EVENTS, JSON, PAGE, events_of, person, sign_in, without_limits
 from tests.support.rounds import ROUNDS
 from tests.support.scripted import SPENT, Scripted, calls, hands_over
 from tests.support.turns import begin, someone
+from tests.support.users import EVENTS, JSON, PAGE, events_of, person, sign_in, without_limits
 
 
 @pytest.fixture

@@ -19,9 +19,9 @@ from agentapp.guardrails.admission import TurnCells
 from agentapp.isolation import Scope
 from agentapp.storage import migrate
 from agentapp.web.parts import Parts
-from tests.support.crowds import wait_for
-from tests.support.people import Person, sign_in
+from tests.support.server_users import wait_for
 from tests.support.turns import hurry
+from tests.support.users import Person, sign_in
 
 LEFT = Path(__file__).parent / "old_databases" / "turn_in_flight.sql"
 LEFT_AT = 1_794_936_407.0  # a moment after it was killed

@@ -28,9 +28,9 @@ from agentapp.storage.values import StoredTurn, utc_now
 from agentapp.web.parts import Parts
 from agentapp.web.steps import steps_of
 from agentapp.web.versions import Versions, branch, versions
-from tests.support.people import PAGE, Person
 from tests.support.scripted import Scripted, hands_over
 from tests.support.turns import begin, someone
+from tests.support.users import PAGE, Person
 
 
 @pytest.fixture

@@ -22,8 +22,8 @@ from agentapp.config import Settings
 from agentapp.isolation import RequestScope
 from agentapp.storage.accounts import Accounts
 from agentapp.web.parts import Parts
-from tests.support.people import JSON, PAGE, PASSWORD, Person, csrf_of, person, sign_in
-from tests.support.watching import Page, dump, likeness, sql
+from tests.support.app_inspection import Page, dump, likeness, sql
+from tests.support.users import JSON, PAGE, PASSWORD, Person, csrf_of, person, sign_in
 
 ELSEWHERE = [
     "//evil.example",

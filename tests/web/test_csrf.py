@@ -10,8 +10,8 @@ from flask.testing import FlaskClient
 
 from agentapp.config import Settings
 from agentapp.web.parts import Parts
-from tests.support.people import EVENTS, JSON, PAGE, Person, csrf_of, sign_in
-from tests.support.watching import FIELDS, changing, dump, path_of, routes
+from tests.support.app_inspection import FIELDS, changing, dump, path_of, routes
+from tests.support.users import EVENTS, JSON, PAGE, Person, csrf_of, sign_in
 
 WAYS = {"page": PAGE, "script": JSON, "events": EVENTS, "anything": {"Accept": "*/*"}}
 

@@ -14,7 +14,7 @@ from flask_login import current_user
 from agentapp.errors import NotBound
 from agentapp.isolation import RequestScope, Scope, UserScope
 from agentapp.web.parts import Parts
-from tests.support.people import EVENTS, PAGE, Person, person
+from tests.support.users import EVENTS, PAGE, Person, person
 
 
 @pytest.fixture

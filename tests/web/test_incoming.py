@@ -20,8 +20,8 @@ from agentapp.config import Settings
 from agentapp.isolation import new_id
 from agentapp.web.incoming import MAX_BODY_BYTES, MAX_KEY_CHARS, MAX_MESSAGE_CHARS, MAX_TITLE_CHARS
 from agentapp.web.parts import Parts
-from tests.support.people import EVENTS, JSON, PAGE, Person, events_of
-from tests.support.watching import FIELDS, Page, changing, dump, path_of, routes
+from tests.support.app_inspection import FIELDS, Page, changing, dump, path_of, routes
+from tests.support.users import EVENTS, JSON, PAGE, Person, events_of
 
 DEEP = 80_000
 BAD_BYTES = [b"\xff", b"\xc3", b"\xed\xa0\x80", b"\xc0\x80", b"ok \xfe\xff ok", b"\xf5\x80\x80\x80"]

@@ -23,8 +23,8 @@ from agentapp.guardrails.wording import clock, dollars, explained, refusal_text
 from agentapp.isolation import RequestScope, Scope
 from agentapp.web.limits import limits_view
 from agentapp.web.parts import Parts
-from tests.support.people import JSON, PAGE, Person, person
-from tests.support.watching import Element, Page, faults
+from tests.support.app_inspection import Element, Page, faults
+from tests.support.users import JSON, PAGE, Person, person
 from tests.web.test_pages import Held, running, solo
 
 __all__ = ["solo"]  # a fixture

@@ -17,8 +17,8 @@ from agentapp.config import Settings
 from agentapp.isolation import Scope, UserScope, new_id
 from agentapp.storage.values import utc_now
 from agentapp.web.parts import Parts
-from tests.support.people import EVENTS, JSON, PAGE, Person, csrf_of, person
-from tests.support.watching import FIELDS, Page, dump, likeness, path_of, routes, sql
+from tests.support.app_inspection import FIELDS, Page, dump, likeness, path_of, routes, sql
+from tests.support.users import EVENTS, JSON, PAGE, Person, csrf_of, person
 
 ANY = {"Accept": "*/*"}
 SECRET = "xylophone"

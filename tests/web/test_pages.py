@@ -27,9 +27,9 @@ from agentapp.storage.chats import Chats
 from agentapp.storage.values import utc_now
 from agentapp.web import problems
 from agentapp.web.parts import Parts
-from tests.support.people import EVENTS, JSON, PAGE, PASSWORD, Person, csrf_of, events_of, person
+from tests.support.app_inspection import Page, dump, faults, sql
 from tests.support.scripted import SPENT, Scripted
-from tests.support.watching import Page, dump, faults, sql
+from tests.support.users import EVENTS, JSON, PAGE, PASSWORD, Person, csrf_of, events_of, person
 
 POLICY = {
     "default-src": "'none'",

@@ -17,7 +17,7 @@ import jsonschema
 from click.testing import CliRunner, Result
 
 from agentapp.cli import main
-from tests.support.serving import DEADLINE
+from tests.support.server import TIMEOUT_SECONDS
 
 SCHEMA = json.loads((Path(__file__).parent / "sarif-schema-2.1.0.json").read_text())
 STATE = "HISTORY = []\n"
@@ -93,7 +93,7 @@ def run_on_terminal(*args: str, stream: str) -> Shown:
             main(["audit", *args])
         except SystemExit as exc:
             exit_code = exc.code
-    reader.join(DEADLINE)
+    reader.join(TIMEOUT_SECONDS)
     os.close(ours)
     assert isinstance(exit_code, int)
     return Shown(exit_code, b"".join(received).decode().replace("\r\n", "\n"), piped.getvalue())

@@ -1,4 +1,4 @@
-"""Workers and servers that end while people talk: killed, told to, or by themselves."""
+"""Workers and servers that end while users talk: killed, told to, or by themselves."""
 
 from __future__ import annotations
 
@@ -11,13 +11,11 @@ from contextlib import AbstractContextManager, ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
-from tests.support.crowds import wait_for
-from tests.support.serving import Server
-from tests.support.survival import (
-    NAP,
-    PACE,
+from tests.support.retrying_users import (
+    POLL_SECONDS,
+    SECONDS_PER_WORD,
     Found,
-    House,
+    Installation,
     Talk,
     examine,
     examine_log,
@@ -25,24 +23,26 @@ from tests.support.survival import (
     talking,
     wait_until_quiet,
 )
+from tests.support.server import Server
+from tests.support.server_users import wait_for
 
 
-def kills(house: House, count: int, sessions: int = 24) -> Found:
+def kills(installation: Installation, count: int, sessions: int = 24) -> Found:
     """Workers are killed at random moments: mostly when people are being answered again after the last time,
     sometimes while those that take the dead ones' place are still starting.
     """
-    found, talks, workers = Found(), talkers(house, sessions), list[int]()
+    found, talks, workers = Found(), talkers(installation, sessions), list[int]()
     with talking(talks) as crew:
         for _ in range(count):
             if random.random() < 0.8:
                 wait_for_messages(talks, sessions // 4)
             time.sleep(random.uniform(0, 1))  # the moment is what is random
-            wait_for(lambda: bool(alive(house.running)))
-            workers.append(random.choice(alive(house.running)))
+            wait_for(lambda: bool(alive(installation.running)))
+            workers.append(random.choice(alive(installation.running)))
             os.kill(workers[-1], signal.SIGKILL)
         crew.hush.set()
-        wait_until_quiet(found, house.database)
-    examine(found, house, talks)
+        wait_until_quiet(found, installation.database)
+    examine(found, installation, talks)
     found.figures["workers killed"] = f"{len(set(workers)):,}"
     cut = sum(sent.status == "interrupted" for talk in talks for sent in talk.sent)
     found.claim(cut > 0, "no kill met a turn")
@@ -53,7 +53,7 @@ def kills(house: House, count: int, sessions: int = 24) -> Found:
 
 
 def terms(
-    serve: Callable[[], AbstractContextManager[House]], count: int, grace: float, sessions: int = 16
+    serve: Callable[[], AbstractContextManager[Installation]], count: int, grace: float, sessions: int = 16
 ) -> Found:
     """The server is stopped and started again and again, also in the middle of answers that take longer than
     a stopping server waits.
@@ -61,50 +61,50 @@ def terms(
     found, talks, took = Found(), list[Talk](), list[float]()
     with ExitStack() as stack:
         for number in range(count + 1):
-            with serve() as house:
+            with serve() as installation:
                 if not talks:
-                    talks += talkers(house, sessions // 4, longest=int(1.5 * grace / PACE))
-                    talks += talkers(house, sessions - len(talks))
+                    talks += talkers(installation, sessions // 4, longest=int(1.5 * grace / SECONDS_PER_WORD))
+                    talks += talkers(installation, sessions - len(talks))
                     crew = stack.enter_context(talking(talks))
                 if number == count:
                     crew.hear_out()
-                    wait_until_quiet(found, house.database)
-                    examine(found, house, talks)
+                    wait_until_quiet(found, installation.database)
+                    examine(found, installation, talks)
                     break
                 wait_for_messages(talks, sessions)
                 time.sleep(random.uniform(0, 1))  # the moment is what is random
-                took.append(stop(house, grace, found))
+                took.append(stop(installation, grace, found))
     found.note_times(f"from SIGTERM to the end, {grace:g} s allowed", took)
     return found
 
 
-def stop(house: House, grace: float, found: Found) -> float:
+def stop(installation: Installation, grace: float, found: Found) -> float:
     """Ask the server to stop: the seconds it took."""
     began = time.monotonic()
-    code = house.running.stop()
+    code = installation.running.stop()
     took = time.monotonic() - began
-    found.claim(code == 0, f"exit code {code}: {house.running.output()[-2000:]}")
+    found.claim(code == 0, f"exit code {code}: {installation.running.output()[-2000:]}")
     found.claim_in_time("stopping", took, grace + 1)
-    left = leftovers(house.database)
+    left = leftovers(installation.database)
     found.claim(not left, f"stopped, and left behind {left}")
-    examine_log(found, house)
+    examine_log(found, installation)
     return took
 
 
-def replacements(house: House, hups: int, recycled: int, sessions: int = 16) -> Found:
+def replacements(installation: Installation, hups: int, recycled: int, sessions: int = 16) -> Found:
     """Workers are replaced, on SIGHUP or because they had so many requests, and nobody notices."""
-    found, talks, seen = Found(), talkers(house, sessions), set(house.running.children())
+    found, talks, seen = Found(), talkers(installation, sessions), set(installation.running.children())
     with talking(talks) as crew:
         for _ in range(hups):
             time.sleep(random.uniform(0, 1))  # the moment is what is random
-            replace_workers(house.running)
-        enough = len(seen | set(house.running.children())) + recycled
+            replace_workers(installation.running)
+        enough = len(seen | set(installation.running.children())) + recycled
         while len(seen) < enough:
-            seen |= set(house.running.children())
-            time.sleep(NAP)
+            seen |= set(installation.running.children())
+            time.sleep(POLL_SECONDS)
         crew.hear_out()
-    wait_until_quiet(found, house.database)
-    examine(found, house, talks)
+    wait_until_quiet(found, installation.database)
+    examine(found, installation, talks)
     for talk in talks:
         found.claim(not talk.trouble, f"somebody met with {dict(talk.trouble)}")
         odd = [(sent.words.mark, sent.status) for sent in talk.sent if sent.status != "completed"]
@@ -119,9 +119,9 @@ def replace_workers(running: Server) -> None:
     wait_for(lambda: len(set(alive(running)) - before) == 2)
 
 
-def talkers(house: House, sessions: int, **how: Any) -> list[Talk]:
+def talkers(installation: Installation, sessions: int, **how: Any) -> list[Talk]:
     """They now and then leave in the middle and come back."""
-    return [Talk(seat, house.words, leaving=0.2, **how) for seat in house.seats(sessions)]
+    return [Talk(seat, installation.words, leaving=0.2, **how) for seat in installation.seats(sessions)]
 
 
 def wait_for_messages(talks: Sequence[Talk], count: int) -> None:

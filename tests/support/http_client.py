@@ -1,4 +1,4 @@
-"""A person at a real server: one connection, one cookie, every byte that comes back kept."""
+"""An HTTP client of the real server: with cookies, forms and event streams; every byte that comes is kept."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from http.client import HTTPConnection, HTTPException
 from typing import Any
 from urllib.parse import urlencode, urlsplit
 
-from tests.support.people import csrf_of
+from tests.support.users import csrf_of
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""People who use the app in tests: signed in, with a chat, able to send."""
+"""Users of the app through Flask's test client: signed in, with a chat, able to send."""
 
 from __future__ import annotations
 

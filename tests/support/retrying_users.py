@@ -1,5 +1,5 @@
-"""People who ask again until they are told how it ended, and what must hold after all that was done to the
-server meanwhile.
+"""Users who send again until they are told how a turn ended, and what must hold after whatever has happened
+to the server meanwhile. The scenarios are in client_scenarios.py and shutdown_scenarios.py.
 """
 
 from __future__ import annotations
@@ -22,8 +22,11 @@ from typing import Any
 from urllib.parse import urlencode, urlsplit
 
 from agentapp.agents.providers.demo.rules import INTRODUCTION
-from tests.support.crowds import (
-    PATIENCE,
+from tests.support.http_client import Broken, Event, Stream, Visitor
+from tests.support.messages_api import MessagesApi, Script
+from tests.support.server import Server
+from tests.support.server_users import (
+    TIMEOUT_SECONDS,
     Seat,
     add_people,
     cells,
@@ -33,19 +36,16 @@ from tests.support.crowds import (
     seats,
     served,
 )
-from tests.support.messages_api import MessagesApi, Script
-from tests.support.serving import Server
-from tests.support.visiting import Broken, Event, Stream, Visitor
 
 EVENTS, JSON = "text/event-stream", "application/json"
 MARK = re.compile(r"mark-[0-9a-f]{16}")
-MERCY = 10.0  # seconds more than promised that are still no error on a busy machine
-PACE = 0.03
-NAP = 0.02  # between two looks at something that takes its time
+TOLERATED_SECONDS = 10.0  # seconds more than promised that are still no error on a busy machine
+SECONDS_PER_WORD = 0.03
+POLL_SECONDS = 0.02  # between two looks at something that takes its time
 BIG = Script(pieces=("0123456789 " * 2000,) * 100, output_tokens=100)  # more than a socket holds
 
 # Everything is counted, nobody is refused: what is reserved must be seen to be given back.
-GENEROUS: Mapping[str, object] = {
+LIMITS_NOBODY_REACHES: Mapping[str, object] = {
     "breaker_failures": 1_000,
     "breaker_user_failures": 100_000,
     "provider_breaker_users": 200,
@@ -70,7 +70,7 @@ def words(count: int = 8, told: str = "") -> Words:
     return Words(mark, f"{said} {told}".strip(), f"You said: {said}")
 
 
-class Hearing:
+class CountingModel:
     """A model that answers as told by the last text alone, and knows how often it was asked what.
 
     ``[[big]]`` makes it say more than a megabyte.
@@ -94,7 +94,9 @@ class Hearing:
 
     def wait_for(self, mark: str) -> None:
         with self._changed:
-            assert self._changed.wait_for(lambda: self._asked[mark] > 0, PATIENCE), "the model was not asked"
+            assert self._changed.wait_for(lambda: self._asked[mark] > 0, TIMEOUT_SECONDS), (
+                "the model was not asked"
+            )
 
 
 @dataclass
@@ -112,7 +114,7 @@ class Found:
     def claim_in_time(self, what: str, seconds: float, limit: float) -> None:
         if seconds > limit:
             late = f"{what} took {seconds:.1f} s, more than {limit:g}"
-            (self.wrong if seconds > limit + MERCY else self.slow).append(late)
+            (self.wrong if seconds > limit + TOLERATED_SECONDS else self.slow).append(late)
 
     def note_times(self, name: str, seconds: Sequence[float]) -> None:
         shown = (f"{at(seconds, share) * 1000:,.0f}" for share in (0.5, 0.99, 1.0))
@@ -124,20 +126,20 @@ def at(figures: Sequence[float], share: float) -> float:
 
 
 @dataclass
-class House:
+class Installation:
     """A running server with the database below it and the model behind it."""
 
     database: str
     running: Server
     api: MessagesApi
-    hearing: Hearing
+    model: CountingModel
     is_demo: bool
-    pace: float
+    word_seconds: float
 
     def words(self, count: int) -> Words:
-        """For an answer that comes word by word, ``pace`` seconds each."""
+        """For an answer that comes word by word, ``word_seconds`` seconds each."""
         if not self.is_demo:
-            return words(count, f"[[slow:{self.pace}]]")
+            return words(count, f"[[slow:{self.word_seconds}]]")
         plain = words(count)
         return replace(plain, reply=f"{INTRODUCTION}\n\nYou said: {plain.text}")
 
@@ -150,23 +152,23 @@ class House:
 
 
 @contextmanager
-def house(
+def installation(
     directory: Path,
     database: str,
     *,
     demo: bool = False,
-    hearing: Hearing | None = None,
-    pace: float = PACE,
+    model: CountingModel | None = None,
+    word_seconds: float = SECONDS_PER_WORD,
     **settings: Any,
-) -> Iterator[House]:
+) -> Iterator[Installation]:
     """Open on that database, with a model of its own, or with the demo: workers start faster without the SDK.
     Everything else is as in `served`.
     """
-    heard = hearing or Hearing()
+    heard = model or CountingModel()
     with MessagesApi(responder=heard) as api:
-        chosen = {"demo_delay": pace, **GENEROUS, **settings}
+        chosen = {"demo_delay": word_seconds, **LIMITS_NOBODY_REACHES, **settings}
         with served(directory, database, None if demo else api, **chosen) as running:
-            yield House(database, running, api, heard, demo, pace)
+            yield Installation(database, running, api, heard, demo, word_seconds)
 
 
 def form(said: Words, key: str) -> dict[str, str]:
@@ -237,7 +239,7 @@ class Talk:
     def say(self, said: Words, accept: str = EVENTS) -> Sent:
         sent = Sent(said, secrets.token_hex(8), accept)
         self.sent.append(sent)
-        ends = time.monotonic() + PATIENCE
+        ends = time.monotonic() + TIMEOUT_SECONDS
         while not sent.status:
             if time.monotonic() > ends:
                 self.wrong.append(f"{said.mark}: nobody told how it ended")
@@ -246,7 +248,7 @@ class Talk:
                 self._try(sent)
             except Broken:
                 self.trouble["broken connections"] += 1
-                time.sleep(5 * NAP)  # a browser waits longer
+                time.sleep(5 * POLL_SECONDS)  # a browser waits longer
         return sent
 
     def _try(self, sent: Sent) -> None:
@@ -295,7 +297,7 @@ class Talk:
         body = answer.json
         if answer.status != 200:
             self.trouble[f"{answer.status} {body.get('code')}"] += 1
-            time.sleep(5 * NAP)
+            time.sleep(5 * POLL_SECONDS)
             return
         sent.turns.add(body["turn_id"])
         sent.status, sent.reply = body["status"], body["reply"]
@@ -331,29 +333,31 @@ def talking(talks: Sequence[Talk]) -> Iterator[Crew]:
 def wait_until_quiet(found: Found, url: str, patience: float = 20.0) -> None:
     """Until nothing runs and nothing is kept for anything that runs."""
     began = time.monotonic()
-    while (left := leftovers(url)) and time.monotonic() < began + patience + MERCY:
-        time.sleep(5 * NAP)
+    while (left := leftovers(url)) and time.monotonic() < began + patience + TOLERATED_SECONDS:
+        time.sleep(5 * POLL_SECONDS)
     took = time.monotonic() - began
     found.claim(not left, f"left over after {took:.1f} s: {left}")
     found.claim_in_time("giving everything back", took, patience)
     found.figures["until nothing was left running"] = f"{took:.1f} s"
 
 
-def examine(found: Found, house: House, talks: Sequence[Talk]) -> None:
+def examine(found: Found, installation: Installation, talks: Sequence[Talk]) -> None:
     """Whether all agrees that was told and that is kept, and whether every chat still works."""
     for talk in talks:
         found.wrong += talk.wrong
         found.wrong += [f"{talk.seat.chat}: {wrong}" for wrong in contradictions(talk)]
         for sent in talk.sent:
-            calls = house.hearing.calls(sent.words.mark)
+            calls = installation.model.calls(sent.words.mark)
             found.claim(calls <= 1, f"{sent.words.mark}: the model was asked {calls} times")
     with ThreadPoolExecutor(8) as pool:
-        for last in pool.map(lambda talk: Talk(talk.seat, house.words).say(house.words(2)), talks):
+        for last in pool.map(
+            lambda talk: Talk(talk.seat, installation.words).say(installation.words(2)), talks
+        ):
             found.claim(last.status == "completed", f"a chat is of no use any more: {last}")
     found.figures["messages"] = f"{sum(len(talk.sent) for talk in talks):,}"
     found.figures["how they ended"] = dict(Counter(sent.status for talk in talks for sent in talk.sent))
     found.figures["what the clients met with"] = dict(sum((talk.trouble for talk in talks), Counter()))
-    examine_log(found, house)
+    examine_log(found, installation)
 
 
 def leftovers(url: str) -> dict[Any, Any]:
@@ -366,8 +370,8 @@ def leftovers(url: str) -> dict[Any, Any]:
     return {name: count for name, count in counts.items() if count} or reserved(cells(url))
 
 
-def examine_log(found: Found, house: House) -> None:
-    log = house.running.output()
+def examine_log(found: Found, installation: Installation) -> None:
+    log = installation.running.output()
     for bad in ("Traceback", "QueuePool", "isolation violation"):
         if bad in log:
             near = log.index(bad)

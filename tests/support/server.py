@@ -20,7 +20,7 @@ from tests.support.forked_agentapp import ForkedAgentapp
 
 Process = subprocess.Popen[bytes] | ForkedAgentapp
 SCRIPTS = Path(sys.executable).parent
-DEADLINE = 60.0
+TIMEOUT_SECONDS = 60.0
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Server:
     def stop(self, sig: int = signal.SIGTERM) -> int:
         """Ask it to stop and wait for it: its exit code."""
         self.process.send_signal(sig)
-        return self.process.wait(DEADLINE)
+        return self.process.wait(TIMEOUT_SECONDS)
 
 
 def _sockets(local: int, remote: int) -> set[str]:
@@ -129,7 +129,7 @@ def started(
 
 
 def wait_until_up(running: Server) -> None:
-    end = time.monotonic() + DEADLINE
+    end = time.monotonic() + TIMEOUT_SECONDS
     while time.monotonic() < end:
         if running.process.poll() is not None:
             raise AssertionError(f"exit code {running.process.returncode}: {running.output()}")
@@ -137,7 +137,7 @@ def wait_until_up(running: Server) -> None:
             if answer.status == 200:
                 return
         time.sleep(0.05)
-    raise AssertionError(f"no answer after {DEADLINE} s: {running.output()}")
+    raise AssertionError(f"no answer after {TIMEOUT_SECONDS} s: {running.output()}")
 
 
 def run(
@@ -150,7 +150,7 @@ def run(
         env=clean_env(**(env or {})),
         input=stdin,
         capture_output=True,
-        timeout=DEADLINE,
+        timeout=TIMEOUT_SECONDS,
         check=False,
     )
     return subprocess.CompletedProcess(done.args, done.returncode, done.stdout.decode(), done.stderr.decode())

@@ -1,4 +1,4 @@
-"""Crowds at the real server: people who send at once, a model that waits for them, the rows behind it."""
+"""Users of the real server who send at once, a model that waits for them, and the rows in the database."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from sqlalchemy import text
 from agentapp.isolation import ThreadBinder
 from agentapp.storage.accounts import Accounts
 from agentapp.storage.db import Database, make_engine
+from tests.support.http_client import Answer, Visitor
 from tests.support.messages_api import MessagesApi, Responder, Script, respond_as_told
-from tests.support.people import PASSWORD
-from tests.support.serving import Server, server
-from tests.support.visiting import Answer, Visitor
+from tests.support.server import Server, server
+from tests.support.users import PASSWORD
 
 T = TypeVar("T")
 
-PATIENCE = 120.0
+TIMEOUT_SECONDS = 120.0
 OFF = {
     f"AGENTAPP_{name}": "off"
     for name in ("RATE_SESSION", "RATE_USER", "RATE_TENANT", "RATE_LOGIN", "CONCURRENT_USER")
@@ -93,10 +93,10 @@ def seats(url: str, names: Sequence[str], chats_each: int = 1) -> list[Seat]:
     """Everybody signed in, with so many chats; all of one person's come one after the other."""
 
     def sit(name: str) -> list[Seat]:
-        first = Visitor(url, timeout=PATIENCE)
+        first = Visitor(url, timeout=TIMEOUT_SECONDS)
         first.sign_in(name, PASSWORD)
         chats = [first.new_chat() for _ in range(chats_each)]
-        return [Seat(Visitor(url, PATIENCE, dict(first.cookies), first.csrf), chat) for chat in chats]
+        return [Seat(Visitor(url, TIMEOUT_SECONDS, dict(first.cookies), first.csrf), chat) for chat in chats]
 
     with ThreadPoolExecutor(8) as pool:
         return [seat for found in pool.map(sit, names) for seat in found]
@@ -107,7 +107,7 @@ def at_once(jobs: Sequence[Callable[[], T]]) -> list[T]:
     ready = threading.Barrier(len(jobs))
 
     def run(job: Callable[[], T]) -> T:
-        ready.wait(PATIENCE)
+        ready.wait(TIMEOUT_SECONDS)
         return job()
 
     with ThreadPoolExecutor(len(jobs)) as pool:
@@ -135,7 +135,7 @@ def rush(
     told = then or obey_the_last
 
     def held(request: Any) -> Script:
-        assert let_go.wait(PATIENCE)
+        assert let_go.wait(TIMEOUT_SECONDS)
         return told(request)
 
     assert api.in_progress == 0
@@ -187,7 +187,7 @@ def cells(url: str) -> dict[tuple[str, str], dict[str, Any]]:
 def rows(url: str, statement: str) -> list[tuple[Any, ...]]:
     """What a query finds, asked past the engine, for it may look at everybody's rows."""
     if url.startswith("sqlite"):
-        with closing(sqlite3.connect(url.removeprefix("sqlite:///"), timeout=PATIENCE)) as connection:
+        with closing(sqlite3.connect(url.removeprefix("sqlite:///"), timeout=TIMEOUT_SECONDS)) as connection:
             return connection.execute(statement).fetchall()
     with psycopg.connect(url.replace("+psycopg", "", 1), autocommit=True) as connection:
         return connection.execute(statement.encode()).fetchall()
@@ -229,7 +229,7 @@ def wait_for_half_open(url: str, scope: str) -> None:
     time.sleep(max(0.0, breaker["opened"] + breaker["cooldown"] - time.time()) + 0.02)
 
 
-def wait_for(claim: Callable[[], bool], seconds: float = PATIENCE) -> None:
+def wait_for(claim: Callable[[], bool], seconds: float = TIMEOUT_SECONDS) -> None:
     end = time.monotonic() + seconds
     while not claim():
         assert time.monotonic() < end, "waited in vain"

@@ -12,15 +12,14 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
-from tests.support.crowds import PATIENCE, Seat, add_people, at_once, cells, rows, wait_for
-from tests.support.people import PASSWORD
-from tests.support.survival import (
+from tests.support.http_client import Event, Stream, Visitor
+from tests.support.retrying_users import (
     BIG,
     EVENTS,
     JSON,
-    NAP,
+    POLL_SECONDS,
     Found,
-    House,
+    Installation,
     Words,
     at,
     examine_log,
@@ -31,33 +30,34 @@ from tests.support.survival import (
     wait_until_quiet,
     words,
 )
-from tests.support.visiting import Event, Stream, Visitor
+from tests.support.server_users import TIMEOUT_SECONDS, Seat, add_people, at_once, cells, rows, wait_for
+from tests.support.users import PASSWORD
 
 
-def resumes(house: House, count: int, at_a_time: int = 8) -> Found:
+def resumes(installation: Installation, count: int, at_a_time: int = 8) -> Found:
     """Streams are left and taken up again, at either worker, from several places at once, and late."""
     found, readings = Found(), list[Reading]()
 
     def read(seat: Seat) -> None:
         while sum(reading.resumed for reading in readings) < count:
-            readings.append(Reading(house, seat, found))
+            readings.append(Reading(installation, seat, found))
             readings[-1].run()
 
-    on_threads(read, house.seats(at_a_time))
+    on_threads(read, installation.seats(at_a_time))
     asked_at = sum((reading.asked_at for reading in readings), Counter[str]())
     found.figures["turns"] = f"{len(readings):,}"
     found.figures["resumes"] = f"{sum(reading.resumed for reading in readings):,}"
     found.figures["asked at"] = dict(asked_at)
     found.claim(len(asked_at) == 2, f"all were asked at {list(asked_at)}")
-    examine_log(found, house)
+    examine_log(found, installation)
     return found
 
 
 class Reading:
     """One turn, read in pieces."""
 
-    def __init__(self, house: House, seat: Seat, found: Found) -> None:
-        self._stage, self._seat, self._found = house, seat, found
+    def __init__(self, installation: Installation, seat: Seat, found: Found) -> None:
+        self._installation, self._seat, self._found = installation, seat, found
         self._said = words(random.randrange(10, 40), "[[slow:0.02]]")
         self._events: list[Event] = []
         self.asked_at: Counter[str] = Counter()
@@ -65,7 +65,7 @@ class Reading:
 
     def run(self) -> None:
         first = send(self._seat, self._said).upto(random.randrange(1, 6))
-        self._worker = self._stage.running.worker_of(first.port)
+        self._worker = self._installation.running.worker_of(first.port)
         first.leave()
         self._events += first.events
         while self._events[-1].kind != "turn_completed":
@@ -87,7 +87,7 @@ class Reading:
 
     def _rest(self, after: int, count: int | None = None) -> Stream:
         rest = resume(self._seat, str(self._events[0].data["turn_id"]), after)
-        where = self._stage.running.worker_of(rest.port)
+        where = self._installation.running.worker_of(rest.port)
         if where is not None:  # a short answer may have been sent and forgotten already
             self.asked_at["the worker that answers" if where == self._worker else "another"] += 1
         rest = rest.rest() if count is None else rest.upto(count)
@@ -107,7 +107,7 @@ class Reading:
         self._found.claim(holds, f"{self._said.mark}: {otherwise}")
 
 
-def doubles(house: House, count: int, at_a_time: int = 4) -> Found:
+def doubles(installation: Installation, count: int, at_a_time: int = 4) -> Found:
     """The same message many times at once, for a stream or for the whole result, is one turn and one call."""
     found, rounds, asked_at = Found(), iter(range(count)), Counter[int | None]()
 
@@ -116,7 +116,7 @@ def doubles(house: House, count: int, at_a_time: int = 4) -> Found:
             said, key = words(random.randrange(1, 6), "[[slow:0.01]]"), secrets.token_hex(8)
             kinds = random.choices((EVENTS, JSON), k=random.randrange(2, 21))
             told = set(at_once([partial(answered, seat, said, key, kind) for kind in kinds]))
-            calls, turns = house.hearing.calls(said.mark), turns_about(seat, said.mark)
+            calls, turns = installation.model.calls(said.mark), turns_about(seat, said.mark)
             found.claim(len(told) == 1, f"{said.mark}: told {told}")
             found.claim({end for _, end in told} == {("completed", said.reply)}, f"{said.mark}: told {told}")
             found.claim({turn for turn, _ in told} == set(turns), f"{said.mark}: told {told}, kept {turns}")
@@ -127,7 +127,7 @@ def doubles(house: House, count: int, at_a_time: int = 4) -> Found:
 
     def answered(seat: Seat, said: Words, key: str, kind: str) -> tuple[str | None, tuple[str, str]]:
         answer = send(seat, said, key, kind)
-        asked_at[house.running.worker_of(answer.port)] += 1
+        asked_at[installation.running.worker_of(answer.port)] += 1
         end = (answer.rest().end if answer.is_events else answer.json) or {}
         answer.leave()
         found.claim(answer.status == 200, f"{said.mark}: {answer.status} {answer.body!r}")
@@ -136,12 +136,12 @@ def doubles(house: House, count: int, at_a_time: int = 4) -> Found:
             found.claim(answer.ids == list(range(1, len(answer.ids) + 1)), f"{said.mark}: {answer.ids}")
         return end.get("turn_id"), (str(end.get("status")), str(end.get("reply")))
 
-    on_threads(submit, house.seats(at_a_time, chats_each=1))
+    on_threads(submit, installation.seats(at_a_time, chats_each=1))
     found.figures["messages"] = f"{count:,}, each sent 2 to 20 times at once"
     found.figures["asked at each worker"] = sorted(times for pid, times in asked_at.items() if pid)
     found.claim(len(asked_at.keys() - {None}) == 2, f"only one worker was asked: {asked_at}")
-    wait_until_quiet(found, house.database)
-    examine_log(found, house)
+    wait_until_quiet(found, installation.database)
+    examine_log(found, installation)
     return found
 
 
@@ -152,9 +152,13 @@ def turns_about(seat: Seat, mark: str) -> list[str]:
     ]
 
 
-def silent(house: House, count: int, deadline: float) -> Found:
+def silent(installation: Installation, count: int, deadline: float) -> Found:
     """A model that says nothing: every turn ends in time, and nobody else notices."""
-    found, places, open_before = Found(), house.seats(count, chats_each=25), house.api.open_connections
+    found, places, open_before = (
+        Found(),
+        installation.seats(count, chats_each=25),
+        installation.api.open_connections,
+    )
     over = threading.Event()
 
     def wait_in_vain(seat: Seat) -> tuple[float, float]:
@@ -166,16 +170,16 @@ def silent(house: House, count: int, deadline: float) -> Found:
 
     with ThreadPoolExecutor(2) as pool:
         watching = [
-            pool.submit(look_around, house, over, found),
-            pool.submit(watch_transactions, house, count, over, found),
+            pool.submit(look_around, installation, over, found),
+            pool.submit(watch_transactions, installation, count, over, found),
         ]
         try:
             times = at_once([partial(wait_in_vain, seat) for seat in places])
         finally:
             over.set()
         ended = time.monotonic()
-        while house.api.open_connections > open_before and time.monotonic() < ended + 20:
-            time.sleep(NAP)
+        while installation.api.open_connections > open_before and time.monotonic() < ended + 20:
+            time.sleep(POLL_SECONDS)
         closed = time.monotonic() - ended
         for one in watching:
             one.result()
@@ -186,16 +190,16 @@ def silent(house: House, count: int, deadline: float) -> Found:
     found.note_times(f"turns with {deadline:g} s for the first word", took)
     found.note_times("until such a turn was let in, all sent at once", [let_in for let_in, _ in times])
     found.figures["connections to the model closed after"] = f"{closed:.2f} s"
-    wait_until_quiet(found, house.database)
-    examine_log(found, house)
+    wait_until_quiet(found, installation.database)
+    examine_log(found, installation)
     return found
 
 
-def look_around(house: House, over: threading.Event, found: Found) -> None:
+def look_around(installation: Installation, over: threading.Event, found: Found) -> None:
     """Somebody who only reads: health, sign-in, the chat page."""
     times: dict[str, list[float]] = {"/livez": [], "sign-in": [], "the chat page": []}
-    name, url = f"p{secrets.token_hex(5)}", house.running.url
-    add_people(house.database, [name])
+    name, url = f"p{secrets.token_hex(5)}", installation.running.url
+    add_people(installation.database, [name])
     reader = Visitor(url)
     reader.sign_in(name, PASSWORD)
     page = f"/chat/{reader.new_chat()}"
@@ -210,14 +214,14 @@ def look_around(house: House, over: threading.Event, found: Found) -> None:
         timed("/livez", partial(Visitor(url).get, "/livez"))
         timed("sign-in", partial(Visitor(url).sign_in, name, PASSWORD))
         timed("the chat page", partial(reader.get, page))
-        over.wait(5 * NAP)
+        over.wait(5 * POLL_SECONDS)
     for what, seconds in times.items():
         found.note_times(f"{what} meanwhile", seconds)
 
 
-def watch_transactions(house: House, count: int, over: threading.Event, found: Found) -> None:
+def watch_transactions(installation: Installation, count: int, over: threading.Event, found: Found) -> None:
     """None may be open for long while half of so many turns wait for the model. Others may be at work."""
-    if house.database.startswith("sqlite"):
+    if installation.database.startswith("sqlite"):
         return
     looks, most, longest = 0, 0, 0.0
     query = (
@@ -225,18 +229,18 @@ def watch_transactions(house: House, count: int, over: threading.Event, found: F
         "FROM pg_stat_activity WHERE datname = current_database() AND state LIKE 'idle in transaction%'"
     )
     while not over.wait(0.1):
-        if house.api.in_progress < count // 2:
+        if installation.api.in_progress < count // 2:
             continue
-        ((open_ones, age),) = rows(house.database, query)
+        ((open_ones, age),) = rows(installation.database, query)
         looks, most, longest = looks + 1, max(most, open_ones), max(longest, float(age))
     found.figures["idle in transaction"] = f"at most {most}, for {longest * 1000:.0f} ms, in {looks} looks"
     found.claim_in_time("a transaction", longest, 1)
 
 
-def stops(house: House, count: int, at_a_time: int = 4) -> Found:
+def stops(installation: Installation, count: int, at_a_time: int = 4) -> Found:
     """Stop, at either worker, while the model is silent from the beginning or from the middle on."""
     found, took, asked_at, rounds = Found(), list[float](), Counter[str](), iter(range(count))
-    before = breakers(house)
+    before = breakers(installation)
 
     def several(seat: Seat) -> None:
         with ThreadPoolExecutor(1) as pool:
@@ -246,14 +250,14 @@ def stops(house: House, count: int, at_a_time: int = 4) -> Found:
     def stop_one(seat: Seat, pool: ThreadPoolExecutor, *, stalls: bool) -> None:
         said = words(5, "[[stall:600]]" if stalls else "[[hang:600]]")
         stream = send(seat, said).upto(1)
-        worker = house.running.worker_of(stream.port)
-        house.hearing.wait_for(said.mark)
+        worker = installation.running.worker_of(stream.port)
+        installation.model.wait_for(said.mark)
         while stalls and not stream.text:
             next(stream)
         reading, began = pool.submit(stream.rest), time.monotonic()
         path = f"/chat/{seat.chat}/turns/{stream.turn_id}/stop"
         answer = Stream(seat.visitor, path, {}, accept=JSON)
-        where = house.running.worker_of(answer.port)
+        where = installation.running.worker_of(answer.port)
         answer.leave()
         end = reading.result().end or {}
         took.append(stream.events[-1].at - began)
@@ -268,27 +272,29 @@ def stops(house: House, count: int, at_a_time: int = 4) -> Found:
         end = send(seat, after).rest().end or {}
         found.claim(end.get("reply") == after.reply, f"the turn after a stopped one ended as {end}")
 
-    on_threads(several, house.seats(at_a_time))
+    on_threads(several, installation.seats(at_a_time))
     found.note_times("from Stop to the end of the stream", took)
     found.figures["asked at"] = dict(asked_at)
     found.claim_in_time("Stop (p99)", at(took, 0.99), 1)
     found.claim(len(asked_at) == 2, f"all were asked at {list(asked_at)}")
-    moved = {key: state for key, state in breakers(house).items() if before.get(key) != state}
+    moved = {key: state for key, state in breakers(installation).items() if before.get(key) != state}
     found.claim(not moved, f"breakers moved: {moved}")
-    wait_until_quiet(found, house.database)
-    examine_log(found, house)
+    wait_until_quiet(found, installation.database)
+    examine_log(found, installation)
     return found
 
 
-def breakers(house: House) -> dict[tuple[str, str], Any]:
+def breakers(installation: Installation) -> dict[tuple[str, str], Any]:
     """Those that have anything to tell."""
-    found = {key: (cell.get("breaker"), cell["mark"]) for key, cell in cells(house.database).items()}
+    found = {key: (cell.get("breaker"), cell["mark"]) for key, cell in cells(installation.database).items()}
     return {key: state for key, state in found.items() if any(state)}
 
 
-def streams(house: House, count: int, said: Words, meanwhile: Callable[[], None] = lambda: None) -> Found:
+def streams(
+    installation: Installation, count: int, said: Words, meanwhile: Callable[[], None] = lambda: None
+) -> Found:
     """So many slow answers at once, all of them read to the end. ``meanwhile`` runs once all have begun."""
-    found, places = Found(), house.seats(count, chats_each=25)
+    found, places = Found(), installation.seats(count, chats_each=25)
     # They come in quick succession. What a rush does is not asked here: some would be told to come back.
     door, begun = threading.Semaphore(32), threading.Barrier(count + 1)
 
@@ -297,7 +303,7 @@ def streams(house: House, count: int, said: Words, meanwhile: Callable[[], None]
             began = time.monotonic()
             stream = send(seat, said).upto(2)
             first = time.monotonic() - began
-        begun.wait(PATIENCE)
+        begun.wait(TIMEOUT_SECONDS)
         end = stream.rest().end or {}
         whole = time.monotonic() - began
         told = (stream.text, end.get("reply"), end.get("status"))
@@ -307,21 +313,21 @@ def streams(house: House, count: int, said: Words, meanwhile: Callable[[], None]
 
     with ThreadPoolExecutor(count) as pool:
         reading = [pool.submit(read, seat) for seat in places]
-        begun.wait(PATIENCE)
+        begun.wait(TIMEOUT_SECONDS)
         meanwhile()
         times = [one.result() for one in reading]
     found.note_times("the first word", [first for first, _ in times])
     found.note_times("the whole answer", [whole for _, whole in times])
-    wait_until_quiet(found, house.database)
-    examine_log(found, house)
+    wait_until_quiet(found, installation.database)
+    examine_log(found, installation)
     return found
 
 
-def logins(house: House) -> Found:
-    """Whoever signs out is told no more by any stream. All others are, and the turn is kept."""
+def logins(installation: Installation) -> Found:
+    """A user who signs out is told no more by any stream. All others are, and the turn is kept."""
     found, names = Found(), [f"p{secrets.token_hex(5)}" for _ in range(2)]
-    add_people(house.database, names)
-    here, elsewhere, other = (Visitor(house.running.url) for _ in range(3))
+    add_people(installation.database, names)
+    here, elsewhere, other = (Visitor(installation.running.url) for _ in range(3))
     for visitor, name in ((here, names[0]), (elsewhere, names[0]), (other, names[1])):
         visitor.sign_in(name, PASSWORD)
     mine, theirs = Seat(here, here.new_chat()), Seat(other, other.new_chat())
@@ -349,14 +355,19 @@ def logins(house: House) -> Found:
     found.claim(again.status in (303, 401) and not again.is_events, f"signed out, and told {again.status}")
     again.leave()
     found.wrong += kept_otherwise(Seat(elsewhere, mine.chat), turn_id, "completed", said[0].reply)
-    wait_until_quiet(found, house.database)
-    examine_log(found, house)
+    wait_until_quiet(found, installation.database)
+    examine_log(found, installation)
     return found
 
 
-def disconnects(house: House, count: int, mute: int = 3) -> Found:
+def disconnects(installation: Installation, count: int, mute: int = 3) -> Found:
     """Readers who leave in the middle, or stay and never read, hold nothing up and lose nothing."""
-    found, leaving, staying, others = Found(), house.seats(count), house.seats(mute), house.seats(4)
+    found, leaving, staying, others = (
+        Found(),
+        installation.seats(count),
+        installation.seats(mute),
+        installation.seats(4),
+    )
     over, times = threading.Event(), list[float]()
 
     def leave(seat: Seat) -> Words:
@@ -393,8 +404,8 @@ def disconnects(house: House, count: int, mute: int = 3) -> Found:
     found.figures["left in the middle"] = f"{count:,}"
     found.figures["a megabyte nobody reads is kept after"] = f"{took:.1f} s"
     found.note_times("other people's turns meanwhile", times)
-    wait_until_quiet(found, house.database)
-    examine_log(found, house)
+    wait_until_quiet(found, installation.database)
+    examine_log(found, installation)
     return found
 
 

@@ -1,4 +1,4 @@
-"""Runs of pytest in forks of a process that has imported already what is not ours and takes so long.
+"""Runs of pytest in forks of a process that has imported the libraries already.
 
 The process reads directories and tests, and tells how each run ended; the rest is in ``output.txt``.
 """
@@ -37,7 +37,7 @@ NOT_OURS = (
 SECONDS = 60  # for one test, which should need one or two
 
 
-class Forking:
+class ForkedPytest:
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self._process = process
 
@@ -52,13 +52,13 @@ class Forking:
 
 
 @contextmanager
-def forking(home: Path) -> Iterator[Forking]:
+def forked_pytest(home: Path) -> Iterator[ForkedPytest]:
     env = {"PATH": "", "HOME": str(home), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     command = [sys.executable, "-P", __file__]
     with subprocess.Popen(
         command, cwd=home, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:
-        yield Forking(process)
+        yield ForkedPytest(process)
         assert process.stdin is not None
         process.stdin.close()
 

@@ -1,4 +1,4 @@
-"""Looking at the app from outside: its tables, its routes, and its pages as a browser would read them."""
+"""The app from outside: its tables, its routes, and its pages as a browser would read them."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from typing import Any
 from flask import Flask
 
 from tests.support.documentation import ROOT
-from tests.support.people import person
+from tests.support.users import person
 
 PACKAGE = f"{ROOT / 'agentapp'}/"
 ARCHITECTURE = (ROOT / "docs" / "architecture.md").read_text()

@@ -36,10 +36,11 @@ from agentapp.isolation import ThreadBinder
 from agentapp.storage.accounts import Accounts
 from agentapp.storage.db import Database
 from tests.server.test_load import PASSWORD, add_users
-from tests.support.server import free_port, server
+from tests.support.server import SCRIPTS, free_port, server
 
 PACE = 12.0  # seconds between the messages of one person
 ROOT = Path(__file__).parent.parent
+SERVE = (SCRIPTS / "agentapp", "serve")
 
 
 @dataclass
@@ -200,7 +201,7 @@ def one_run(trouble: str, options: argparse.Namespace, with_trouble: bool) -> Se
             "AGENTAPP_RATE_USER": "off",
             "AGENTAPP_RATE_TENANT": "off",
         }
-        with server(Path(home), env=env, workers=2, threads=options.threads) as running:
+        with server(Path(home), command=SERVE, env=env, workers=2, threads=options.threads) as running:
             seen = asyncio.run(crowd(running.url, trouble, options.sessions, options.seconds, with_trouble))
             seen.memory = sum(rss(pid) for pid in running.children())
             return seen

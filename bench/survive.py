@@ -33,6 +33,7 @@ from tests.support.retrying_users import CountingModel, Found, Installation, Wor
 from tests.support.server import SCRIPTS, free_port
 
 ROOT = Path(__file__).parent.parent
+SERVE = (SCRIPTS / "agentapp", "serve")  # with all that it takes to start, and to hash a password
 GRACE = 8.0
 DEADLINE = 15.0  # long enough for all to be silent together
 SLOW = 0.15  # seconds a word: most are in the middle of an answer when a worker is killed
@@ -45,14 +46,15 @@ Run = Callable[[Path, str, int], Found]
 
 def with_installation(scenario: Callable[[Installation, int], Found], **settings: Any) -> Run:
     def run(directory: Path, url: str, count: int) -> Found:
-        with installation(directory, url, threads=512, **settings) as running:
+        with installation(directory, url, command=SERVE, threads=512, **settings) as running:
             return scenario(running, count)
 
     return run
 
 
 def terms(directory: Path, url: str, count: int) -> Found:
-    serve = partial(installation, directory, url, port=free_port(), grace=GRACE, model=CountingModel())
+    chosen = {"command": SERVE, "port": free_port(), "grace": GRACE, "model": CountingModel()}
+    serve = partial(installation, directory, url, **chosen)
     return shutdown_scenarios.terms(serve, count, GRACE)
 
 

@@ -2,8 +2,8 @@
 
 A server that starts from nothing spends most of its first seconds with imports. Here they are done once for
 all servers of a test process. From there on it is the same: the command, then gunicorn with our
-gunicorn.conf.py, whose workers import all of agentapp anew. `tests/server/test_start.py` starts the commands
-themselves.
+gunicorn.conf.py, whose workers import all of agentapp anew. Only passwords are hashed with less effort.
+`tests/server/test_start.py` starts the commands themselves, and so does bench/.
 """
 
 from __future__ import annotations
@@ -112,6 +112,7 @@ def _parent() -> Parent:
 def main(compiled: str) -> None:
     for name in LIBRARIES:
         import_module(name)
+    make_passwords_cheap()
     gc.freeze()
     # What workers import one after the other is compiled once, whatever the environment says.
     sys.pycache_prefix, sys.dont_write_bytecode = compiled, False
@@ -125,6 +126,14 @@ def main(compiled: str) -> None:
         if child == 0:
             run(*question)
         print(child, flush=True)
+
+
+def make_passwords_cheap() -> None:
+    """The same algorithm with the smallest parameters, as `add_people` has it: hundreds of users sign in."""
+    import argon2
+
+    hasher = argon2.PasswordHasher(time_cost=1, memory_cost=8, parallelism=1)
+    argon2.PasswordHasher = lambda **_: hasher  # type: ignore[assignment, misc]
 
 
 def run(directory: str, log: str, env: dict[str, str], arguments: list[str]) -> NoReturn:

@@ -63,7 +63,7 @@ def terms(
         for number in range(count + 1):
             with serve() as installation:
                 if not talks:
-                    talks += talkers(installation, sessions // 4, longest=int(1.5 * grace / SECONDS_PER_WORD))
+                    talks += talkers(installation, sessions // 4, longest=int(2.5 * grace / SECONDS_PER_WORD))
                     talks += talkers(installation, sessions - len(talks))
                     crew = stack.enter_context(talking(talks))
                 if number == count:

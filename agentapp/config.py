@@ -43,8 +43,8 @@ class ModelProvider:
     """A service, or a stand-in for one, that answers for the model. AGENTAPP_PROVIDER names it."""
 
     name: str
-    key_variable: str | None  # the variable with the key that it needs
-    libraries: tuple[str, ...]  # what a gunicorn master may import before it forks, if that key is set
+    key_variable: str | None  # the variable that holds its key, a setting too; None if it needs none
+    libraries: tuple[str, ...]  # what the gunicorn master imports before it forks, if the key is set
     is_free: bool
 
 

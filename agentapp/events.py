@@ -15,7 +15,7 @@ An event lives in three forms. ``data`` is what followers are shown, and what is
 runs. ``packed()`` is the small form that is kept when the turn has ended: the words are in the messages,
 so a text is only its length. `unpacked` makes the same events of it again.
 
-To add a kind: a class here, a name in `KINDS`, a row in docs/reference.md, and whatever shows it.
+To add a kind, see docs/architecture.md, "Where do I add".
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class TurnResult:
 
     ``cost_microusd`` is what people are told, None if a price is not known. ``charged_microusd`` is
     what budgets count, where an unknown model counts as the dearest. That one, ``tool_calls`` and
-    ``blame`` are for the guardrails, who keep them: a result that is read again has none of them.
+    ``blame`` are only for settling with the guardrails. They are not stored with the turn.
     """
 
     status: Status
@@ -192,7 +192,7 @@ class Text(Event):
 
 @dataclass(frozen=True, slots=True)
 class TurnCompleted(Event):
-    """Never stored as an event: the turn's row says it all, and it is made again from there."""
+    """Not stored among the events: it is made again from the turn's row."""
 
     kind = "turn_completed"
     turn_id: str

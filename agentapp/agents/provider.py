@@ -121,8 +121,9 @@ class Reply:
 class Provider(Protocol):
     """Streams pieces of text, then the `Reply` as the last item. Raises only `ProviderError`.
 
-    An empty piece means progress that shows nothing, such as a part of a tool's input. A `Usage` in between
-    says what the call has cost so far, in case it is ended before its `Reply`; it is not progress.
+    An empty piece says that the model is at work on something that is not shown, such as a tool's input; it
+    restarts the silence deadline. A `Usage` in between says what the call has cost so far, in case it is
+    ended before its `Reply`; it does not restart the deadline.
     """
 
     def stream(self, call: ModelCall) -> Iterator[str | Usage | Reply]: ...

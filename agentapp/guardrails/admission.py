@@ -116,13 +116,13 @@ def settle(
     return TurnCells(
         replace(
             session,
-            breaker=_told(session.breaker, reservation.session_generation, verdict, now),
+            breaker=_breaker_after(session.breaker, reservation.session_generation, verdict, now),
             budget=session.budget.settle(Hold(at, reservation.tokens), result.usage.total_tokens, now),
-            tools=session.with_tools(result.tool_calls),
+            tools=session.tools_after(result.tool_calls),
         ),
         replace(
             user,
-            breaker=_told(user.breaker, reservation.user_generation, verdict, now),
+            breaker=_breaker_after(user.breaker, reservation.user_generation, verdict, now),
             budget=user.budget.settle(Hold(at, reservation.user_microusd), cost, now),
             bulkhead=user.bulkhead.leave(at, now),
         ),
@@ -148,7 +148,7 @@ def charge(cells: TurnCells, result: TurnResult, now: float) -> TurnCells:
         replace(
             session,
             budget=session.budget.charge(result.usage.total_tokens, now),
-            tools=session.with_tools(result.tool_calls),
+            tools=session.tools_after(result.tool_calls),
         ),
         replace(user, budget=user.budget.charge(cost, now)),
         replace(tenant, budget=tenant.budget.charge(cost, now)),
@@ -163,7 +163,7 @@ def _reserved(cell: Cell, amount: int, now: float) -> tuple[Cell, Hold]:
     return replace(cell, breaker=breaker, budget=cell.budget.reserve(hold, now)), hold
 
 
-def _told(breaker: Breaker, generation: int, verdict: Verdict, now: float) -> Breaker:
+def _breaker_after(breaker: Breaker, generation: int, verdict: Verdict, now: float) -> Breaker:
     match verdict:
         case "succeeded":
             return breaker.succeeded(generation, now)
@@ -179,11 +179,11 @@ def _provider_settled(
     breaker, outage = cell.breaker, cell.outage.ended(reservation.at, now)
     # A turn that was admitted before the breaker opened or closed brings old news.
     if reservation.provider_generation == breaker.generation:
-        breaker, outage = _judged(breaker, outage, user_id, result, now)
+        breaker, outage = _provider_after(breaker, outage, user_id, result, now)
     return replace(cell, breaker=breaker, outage=outage)
 
 
-def _judged(
+def _provider_after(
     breaker: Breaker, outage: Outage, user_id: str, result: TurnResult, now: float
 ) -> tuple[Breaker, Outage]:
     generation, is_open = breaker.generation, breaker.opened is not None

@@ -50,7 +50,7 @@ class Cell:
     outage: Outage
     tools: tuple[tuple[str, int], ...] = ()  # calls of each tool so far; only a session has any
 
-    def with_tools(self, calls: tuple[tuple[str, int], ...]) -> tuple[tuple[str, int], ...]:
+    def tools_after(self, calls: tuple[tuple[str, int], ...]) -> tuple[tuple[str, int], ...]:
         """The calls so far and these."""
         if not calls:
             return self.tools

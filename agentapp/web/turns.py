@@ -7,7 +7,15 @@ from collections.abc import Callable
 from flask import Blueprint, Response, jsonify, redirect, url_for
 from flask.typing import ResponseReturnValue
 
-from agentapp.errors import Refused, TurnInterrupted
+from agentapp.errors import (
+    GuardrailRefused,
+    IdempotencyMismatch,
+    InvalidMessage,
+    MessageTooLong,
+    Refused,
+    TurnInProgress,
+    TurnInterrupted,
+)
 from agentapp.events import TurnCompleted
 from agentapp.turns.feed import Subscription
 from agentapp.turns.values import NewMessage
@@ -25,20 +33,9 @@ from agentapp.web.sse import EventStream
 FORM_WAIT_SECONDS = 8.0
 STOP_WAIT_SECONDS = 2.0
 
-# Errors that a person can do something about. The chat page is shown again, with the reason and with the text
-# that was sent.
-SHOWN_ON_CHAT_PAGE = frozenset(
-    {
-        "invalid-message",
-        "message-too-long",
-        "turn-in-progress",
-        "idempotency-mismatch",
-        "breaker-open",
-        "rate-limited",
-        "budget-exhausted",
-        "busy",
-    }
-)
+# Errors that a person can do something about, and whatever a guardrail refuses. The chat page is shown again,
+# with the reason and with the text that was sent.
+SHOWN_ON_CHAT_PAGE = (GuardrailRefused, InvalidMessage, MessageTooLong, TurnInProgress, IdempotencyMismatch)
 
 blueprint = Blueprint("turns", __name__, url_prefix="/chat/<id:session_id>")
 
@@ -80,7 +77,7 @@ def _send(read: Callable[[], NewMessage]) -> ResponseReturnValue:
     try:
         subscription = parts().turns.send(chat_scope(), read(), login_token())
     except Refused as error:
-        if error.code not in SHOWN_ON_CHAT_PAGE or not wants_page():
+        if not isinstance(error, SHOWN_ON_CHAT_PAGE) or not wants_page():
             raise
         return with_retry_after(Response(chat_page(error), status_of(error)), problem_of(error))
     if answer_kind() == EVENTS:

@@ -86,7 +86,7 @@ CHANGES: dict[str, Callable[[Cell], Cell]] = {
     "charge": lambda cell: replace(cell, budget=cell.budget.charge(7, START)),
     "reserve": lambda cell: replace(cell, budget=cell.budget.reserve(cell.budget.fits(30, START), START)),
     "go down": lambda cell: replace(cell, outage=cell.outage.began(START).failed("ann", START)),
-    "call tools": lambda cell: replace(cell, tools=cell.with_tools((("clock", 2),))),
+    "call tools": lambda cell: replace(cell, tools=cell.tools_after((("clock", 2),))),
     "nothing": lambda cell: cell,
 }
 KEYS = [Key(scope, id) for scope in POLICIES for id in ("1", "2", "it's; --")]

@@ -75,7 +75,7 @@ CHANGED: dict[str, Callable[[Cell], Cell]] = {
     "budget": lambda cell: replace(cell, budget=cell.budget.charge(7, START)),
     "bulkhead": lambda cell: replace(cell, bulkhead=cell.bulkhead.enter(START)),
     "outage": lambda cell: replace(cell, outage=cell.outage.began(START).failed("ann", START)),
-    "tools": lambda cell: replace(cell, tools=cell.with_tools((("clock", 2),))),
+    "tools": lambda cell: replace(cell, tools=cell.tools_after((("clock", 2),))),
 }
 
 

@@ -463,6 +463,11 @@ SENTENCES = [
 ]
 
 
+def test_every_kind_of_refusal_has_a_sentence_of_its_own() -> None:
+    """Without one, people would read the technical text."""
+    assert {type(refusal) for refusal, _ in SENTENCES} == set(GuardrailRefused.__subclasses__())
+
+
 @pytest.mark.parametrize(("refusal", "words"), SENTENCES, ids=[words[:40] for _, words in SENTENCES])
 def test_what_people_are_told(refusal: GuardrailRefused, words: str) -> None:
     assert words in explained(refusal)

@@ -22,6 +22,7 @@ from agentapp.agents.provider import ModelCall, Reply
 from agentapp.agents.team import Agent, Team
 from agentapp.config import Settings
 from agentapp.errors import AgentappError, ProviderFailed, ProviderTimeout
+from agentapp.events import KINDS
 from agentapp.storage.accounts import Accounts
 from agentapp.storage.chats import Chats
 from agentapp.storage.values import utc_now
@@ -585,9 +586,7 @@ def check_stream(events: list[dict[str, Any]], chat: str) -> dict[str, Any]:
     kinds = [event["event"] for event in events]
     assert kinds.count("turn_started") == kinds.count("turn_completed") == 1
     assert last["event"] == "turn_completed"
-    known = {"turn_started", "agent_started", "agent_thinking", "handed_over", "tool_executing"}
-    known |= {"tool_completed", "text", "agent_completed", "turn_completed"}
-    assert set(kinds) <= known
+    assert set(kinds) <= {kind.kind for kind in KINDS}
     assert "".join(event["text"] for event in events if event["event"] == "text") == last["reply"]
     assert {"status", "reply", "html", "usage", "cost_usd"} <= set(last)
     return last

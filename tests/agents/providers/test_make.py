@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 
@@ -14,14 +15,27 @@ from agentapp.agents import providers
 from agentapp.agents.providers.anthropic import AnthropicProvider
 from agentapp.agents.providers.demo import DemoProvider
 from agentapp.agents.providers.retrying import Retrying
-from agentapp.config import Settings
+from agentapp.config import PROVIDERS, ModelProvider, Settings
 from agentapp.errors import SettingError
+from agentapp.parsing import settings_of
 from tests.support.scripted import Scripted
 
 
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
     return Settings(instance=tmp_path, database_url="sqlite:///x", secret_key="x" * 32)
+
+
+@pytest.mark.parametrize("provider", PROVIDERS, ids=lambda provider: provider.name)
+def test_every_provider_that_can_be_chosen_is_a_module_with_make(provider: ModelProvider) -> None:
+    module = import_module(f"agentapp.agents.providers.{provider.name}")
+    assert callable(module.make)
+
+
+@pytest.mark.parametrize("provider", PROVIDERS, ids=lambda provider: provider.name)
+def test_the_key_of_every_provider_is_a_setting(provider: ModelProvider) -> None:
+    variables = {declared.variable for declared in settings_of(Settings).values()}
+    assert provider.key_variable is None or provider.key_variable in variables
 
 
 def test_the_demo_model_needs_no_key(settings: Settings) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import threading
@@ -52,6 +53,11 @@ LONG_FILES = (
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "violates: the test provokes a breach of isolation on purpose")
+
+
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """One more than there are cores: much of the suite waits for servers, browsers and deadlines."""
+    return (os.cpu_count() or 1) + 1
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

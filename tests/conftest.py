@@ -55,9 +55,10 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "violates: the test provokes a breach of isolation on purpose")
 
 
+@pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """One more than there are cores: much of the suite waits for servers, browsers and deadlines."""
-    return (os.cpu_count() or 1) + 1
+    """Two for each core: much of the suite waits for servers, browsers and deadlines."""
+    return 2 * (os.cpu_count() or 1)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -4,24 +4,32 @@ from __future__ import annotations
 
 import gc
 import os
+import resource
 import signal
 import sys
 import traceback
 from contextlib import suppress
 from importlib import import_module, metadata
-from itertools import chain
+from itertools import chain, count
 from math import ceil
 from typing import Any
 
 from agentapp.config import PROVIDERS
 from agentapp.errors import AgentappError
+from agentapp.guardrails.pages import PAGES_WORKER
+from agentapp.guardrails.seats import clear_row, make_memory
+from agentapp.instance import PRIVATE_UMASK
+from agentapp.logs import escaped
 from agentapp.server import options
+from agentapp.server.logger import OneLineLogger
 from agentapp.server.worker import TurnWorker
+
+os.umask(PRIVATE_UMASK)  # not gunicorn's own `umask`, which is for its socket: a proxy may be another user
 
 try:
     _options = options.load()
 except AgentappError as exc:
-    print(f"agentapp: {exc}", file=sys.stderr)
+    print(f"agentapp: {escaped(str(exc))}", file=sys.stderr)
     sys.exit(2)
 
 
@@ -50,14 +58,15 @@ workers = _options.workers
 # A thread is busy for as long as it streams an answer. A thread that waits costs next to nothing. With too
 # few threads, the slow answers of some people would keep everybody else's pages waiting.
 threads = _options.threads
-worker_connections = threads + 1000  # the rest may be idle keep-alive connections
+# The rest wait for their client, without a thread: idle ones, and requests that are not whole yet. If there
+# are more, those with the least to lose are closed.
+worker_connections = threads + 1500
 
 # In seconds. Only a worker whose main loop hangs is killed after this; how long an answer may take is decided
 # by the turn's own deadline. It must also be long enough to import everything on a slow machine.
 timeout = 60
 # Before it is over, the turns that still run are interrupted and their readers are told.
 graceful_timeout = ceil(_options.grace)
-keepalive = 5
 
 preload_app = False  # so that workers get the new code after SIGHUP, and nothing is opened before the fork
 # Each worker tells gunicorn through a file that it is alive. On a disk that stalls this would come too late,
@@ -73,6 +82,7 @@ secure_scheme_headers: dict[str, str] = {}
 forwarder_headers = ""
 
 proc_name = "agentapp"
+logger_class = OneLineLogger
 errorlog = "-"
 loglevel = "warning"
 accesslog = None
@@ -84,10 +94,18 @@ def on_starting(arbiter: Any) -> None:
     It is tried in a child process, so that the master itself opens nothing. It imports nothing that its
     workers would inherit either, except the libraries.
     """
+    if arbiter.cfg.is_ssl:
+        print("agentapp: TLS is for a proxy in front, and not for --certfile", file=sys.stderr)
+        sys.exit(2)
+    # Besides its connections, a thread may have a connection to the database, which is up to three files.
+    _allow_open_files(worker_connections + 4 * threads + 200)
     for name in _libraries():
         with suppress(ImportError):  # the code that needs the library will report it
             import_module(name)
     arbiter.libraries = _versions()
+    arbiter.seats = make_memory(
+        rows=max(16, 4 * arbiter.cfg.workers), width=arbiter.cfg.threads + PAGES_WORKER
+    )
     gc.freeze()  # the collector does not touch these objects again, so the workers go on sharing their memory
     child = os.fork()
     if child == 0:
@@ -114,6 +132,17 @@ def on_reload(arbiter: Any) -> None:
         )
 
 
+def pre_fork(arbiter: Any, worker: Any) -> None:
+    """Give the worker a row of the seats that no other worker has."""
+    taken = {each.seats[1] for each in arbiter.WORKERS.values()}
+    worker.seats = arbiter.seats, next(row for row in count() if row not in taken)
+
+
+def child_exit(arbiter: Any, worker: Any) -> None:
+    """A worker has ended, perhaps killed: its seats are free again."""
+    clear_row(*worker.seats)
+
+
 def post_fork(arbiter: Any, worker: Any) -> None:
     """Forget the modules that this file imported, and make the threads give way to each other more often.
 
@@ -134,19 +163,29 @@ def post_worker_init(worker: Any) -> None:
     """
     from agentapp.errors import StartError, StorageUnavailable
 
-    worker.wsgi.extensions["agentapp"].start(threads=worker.cfg.threads)
+    worker.wsgi.extensions["agentapp"].start(threads=worker.cfg.threads, seats=worker.seats)
     try:
         _require_schema(worker.wsgi)
     except StorageUnavailable:
         pass  # the database may come back; until then /readyz answers 503
     except StartError as exc:
-        print(f"agentapp: {exc}", file=sys.stderr, flush=True)
+        print(f"agentapp: {escaped(str(exc))}", file=sys.stderr, flush=True)
         sys.exit(3)  # gunicorn's WORKER_BOOT_ERROR: the whole server stops
 
 
 def worker_int(worker: Any) -> None:
     """The server is to end at once. The turns that still run are stored as interrupted."""
     worker.interrupt()
+
+
+def _allow_open_files(needed: int) -> None:
+    """The usual limit of 1,024 open files is less than one worker needs. If more are not allowed, new
+    connections take the place of old ones that wait.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    allowed = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
+    if soft != resource.RLIM_INFINITY and soft < allowed:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
 
 
 def _libraries() -> list[str]:
@@ -170,9 +209,9 @@ def _rehearse(arbiter: Any) -> int:
             schema.engine_for(config.load(bind=address).database_url)
         _require_schema(arbiter.app.wsgi())
     except StorageUnavailable as exc:
-        print(f"agentapp: starting anyway: {exc}", file=sys.stderr)
+        print(f"agentapp: starting anyway: {escaped(str(exc))}", file=sys.stderr)
     except AgentappError as exc:
-        print(f"agentapp: {exc}", file=sys.stderr)
+        print(f"agentapp: {escaped(str(exc))}", file=sys.stderr)
         return 2
     except SystemExit as exc:
         return exc.code if isinstance(exc.code, int) else 1  # wsgi.py has said why

@@ -6,9 +6,11 @@ import sys
 
 from agentapp.app import create_app
 from agentapp.errors import AgentappError
+from agentapp.logs import escaped, set_up
 
+set_up()
 try:
     app = create_app()
 except AgentappError as exc:
-    print(f"agentapp: {exc}", file=sys.stderr, flush=True)
+    print(f"agentapp: {escaped(str(exc))}", file=sys.stderr, flush=True)
     sys.exit(4)  # gunicorn's APP_LOAD_ERROR: it stops instead of starting the worker again and again

@@ -9,12 +9,14 @@ To add a command to a group: a function in the group's file. To add one at the t
 
 from __future__ import annotations
 
+import os
 from importlib import import_module
 
 import click
 
-from agentapp import __version__
+from agentapp import __version__, logs
 from agentapp.errors import AgentappError, SettingError, StartError
+from agentapp.instance import PRIVATE_UMASK
 
 # Name and summary, as in the command's own help, which a test compares.
 COMMANDS = (
@@ -51,7 +53,7 @@ class _PlainErrors(click.Group):
         try:
             return super().invoke(ctx)
         except AgentappError as exc:
-            click.echo(f"agentapp: {exc}", err=True)
+            click.echo(f"agentapp: {logs.escaped(str(exc))}", err=True)
             ctx.exit(2 if isinstance(exc, SettingError | StartError) else 1)
 
 
@@ -62,3 +64,5 @@ class _PlainErrors(click.Group):
 @click.version_option(__version__, prog_name="agentapp", message="%(prog)s %(version)s")
 def main() -> None:
     """A multi-user chat-agent server."""
+    os.umask(PRIVATE_UMASK)  # the database and the secret are for nobody else; gunicorn inherits it
+    logs.set_up()

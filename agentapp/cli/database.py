@@ -24,7 +24,7 @@ def upgrade(settings: Settings) -> None:
 def open_database(settings: Settings) -> Iterator[Database]:
     schema.require_current(settings.database_url)
     binder = ThreadBinder()
-    database = Database(settings.database_url, binder)
+    database = Database(settings.database_url, binder, settings.db_statement_timeout)
     try:
         with binder.bound(RequestScope(request_id="cli")):
             yield database

@@ -34,7 +34,7 @@ def serve(bind: str | None, workers: str | None, threads: str | None) -> None:
     # First of all the port: if another server has it, its database must not change under it.
     options.check_free(chosen.bind)
     upgrade(settings)
-    url = options.url_of(chosen.bind, https=settings.https)
+    url = options.url_of(chosen.bind, https=settings.https, hosts=settings.hosts)
     model = "demo model" if settings.provider == "demo" else settings.model
     click.echo(f"agentapp {__version__} on {url} ({model})")
     with open_accounts(settings) as accounts:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import stat
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
 from typing import Any
@@ -88,13 +88,17 @@ def check_free(bind: str) -> None:
         raise StartError(f"cannot listen on {bind}: {exc.strerror or exc}") from exc
 
 
-def url_of(bind: str, *, https: bool) -> str:
-    """What to type into a browser. For an address that means every address, the name of this machine."""
+def url_of(bind: str, *, https: bool, hosts: Sequence[str] = ()) -> str:
+    """What to type into a browser. With ``hosts``, which are the only names the server answers to, the first
+    of them. For an address that means every address, the name of this machine.
+    """
     scheme = "https" if https else "http"
     if bind.startswith("unix:"):
-        return f"{scheme}://localhost"
+        return f"{scheme}://{hosts[0] if hosts else 'localhost'}"
     host, port = host_and_port(bind)
-    if host in ("0.0.0.0", "::"):  # noqa: S104 - only compared with
+    if hosts and host not in hosts:
+        host = hosts[0]
+    elif host in ("0.0.0.0", "::"):  # noqa: S104 - only compared with
         host = socket.gethostname()
     return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 

@@ -1,4 +1,4 @@
-"""gunicorn's threaded worker, with the life cycle of our app tied to its own."""
+"""gunicorn's worker, with the life cycle of our app tied to its own."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import os
 import time
 from typing import Any
 
-from gunicorn.workers.gthread import ThreadWorker
+from agentapp.server.request_loop import RequestLoop
 
 
-class TurnWorker(ThreadWorker):  # type: ignore[misc]
+class TurnWorker(RequestLoop):
     """When it is to end, its turns are drained; at its end it also waits for turns that nobody reads."""
 
     _alive = True
@@ -32,13 +32,23 @@ class TurnWorker(ThreadWorker):  # type: ignore[misc]
         return is_alive
 
     def run(self) -> None:
+        app = self._app()
+        if app is not None:
+            settings = app.settings
+            user_of = self.wsgi.extensions["agentapp.user_of"]
+            self.configure(
+                user_of,
+                app.pages.try_to_take,
+                half_sent_address=settings.half_sent_address,
+                streams_user=settings.streams_user,
+            )
         super().run()
         while not self._drain(self.cfg.graceful_timeout):
             self.notify()
             time.sleep(0.05)
-        if (app := self._app()) is not None:
+        if app is not None:
             app.close()
-        if self.nr_conns > len(self.keepalived_conns):
+        if self.is_answering:
             os._exit(0)  # threads that write to a client that does not read would be waited for
 
     def interrupt(self) -> None:

@@ -1,0 +1,33 @@
+"""How long a client may take, and how much it may send, before its connection is closed."""
+
+from __future__ import annotations
+
+HEAD_SECONDS = 10.0  # from the first byte to the end of the headers; also for a connection that sends nothing
+BODY_SECONDS = 30.0
+# A body that is not whole after so many seconds must have come at least at this rate.
+BODY_GRACE_SECONDS = 10.0
+BODY_BYTES_A_SECOND = 500
+SEND_SECONDS = 30.0  # without the client taking anything of its answer
+LINGER_SECONDS = 2.0  # for the client to hang up, after an answer that was the last one
+MAX_LINGER_BYTES = 256 * 1024
+
+# Between two requests. A client that did not send a cookie is a stranger and has nothing to lose.
+KEEPALIVE_SECONDS = 75.0
+STRANGER_KEEPALIVE_SECONDS = 25.0
+STOPPING_KEEPALIVE_SECONDS = 2.0  # a request may be on its way already
+
+# A request that is not whole after so many seconds counts as half-sent.
+HALF_SENT_AFTER_SECONDS = 2.0
+HALF_SENT_WORKER = 512  # of one worker, from all addresses
+
+MAX_HEAD_BYTES = 64 * 1024
+MAX_BODY_BYTES = 1024 * 1024
+MAX_BODY_BYTES_SIGNED_OUT = 16 * 1024
+MAX_HALF_SENT_BYTES = 64 * 1024 * 1024  # of all half-sent requests of one worker together
+MAX_UNSENT_BYTES = 512 * 1024  # of one answer; a longer rest keeps the thread that wrote it
+
+# In the WSGI environment of a request that could not be read: its status, and what is wrong with it. So that
+# such a request is answered by the application too, in the same form as any other error.
+UNREADABLE = "agentapp.unreadable"
+# The slot that was taken for a page when its request came in, or why there was none.
+PAGE_SLOT = "agentapp.page_slot"

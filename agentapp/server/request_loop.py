@@ -1,0 +1,311 @@
+"""The worker's main loop: it reads requests, hands whole ones to threads, and waits for slow clients.
+
+A thread gets a request only when all of it has come, and is free again as soon as the answer is written. So
+however many clients send half a request, do not read their answer or do not hang up, none holds a thread.
+"""
+
+from __future__ import annotations
+
+import errno
+import selectors
+import socket
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from math import ceil
+from typing import Any
+
+from agentapp.logs import described
+from agentapp.server.answering import AnsweringWorker
+from agentapp.server.connection import Connection
+from agentapp.server.connections import Connections, Waits
+from agentapp.server.lanes import Lane, Lanes, is_sign_in, name_signed_in_with
+from agentapp.server.limits import (
+    HEAD_SECONDS,
+    KEEPALIVE_SECONDS,
+    LINGER_SECONDS,
+    SEND_SECONDS,
+    STOPPING_KEEPALIVE_SECONDS,
+    STRANGER_KEEPALIVE_SECONDS,
+)
+from agentapp.server.unreadable import TooSlow
+
+LOOP_SECONDS = 1.0
+SWEEP_SECONDS = 0.5  # between two looks for connections whose time is over
+# How long a worker whose threads are all taken leaves new connections to the other workers.
+LEFT_TO_OTHERS_SECONDS = 0.02
+ACCEPTED_AT_ONCE = 16
+ACCEPTED_WHEN_FULL = 100
+MANY_AT_ONCE = 4  # in one round of the loop: then it is worth asking who of them has left already
+STRANGERS_WAIT_SECONDS = 0.1  # at most, while there is always something else to do
+STREAMS_THAT_GIVE_WAY = 8
+SEND_BUFFER_BYTES = 64 * 1024  # in the kernel: a client is slow if it does not take a third in SEND_SECONDS
+NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+
+UserOf = Callable[[str], str | None]
+TakeSlot = Callable[[str], tuple[Any, Any]]
+STATIC_PATH = "/static/"
+
+
+class RequestLoop(AnsweringWorker):
+    """gunicorn's threaded worker with another main loop."""
+
+    def init_process(self) -> None:
+        self._connections = Connections()
+        self._user_of: UserOf = lambda cookies: None
+        self._take_page_slot: TakeSlot = lambda user: (None, None)
+        self._received = 0  # requests or parts of them, in this round of the loop
+        self._answering = 0  # requests that a thread has, or that wait for one
+        self._accept_at = self._sweep_at = self._strangers_at = 0.0
+        self._addresses: dict[Any, Any] = {}  # of the listeners
+        super().init_process()
+
+    def get_thread_pool(self) -> Lanes:
+        return Lanes(self.cfg.threads)
+
+    def configure(
+        self,
+        user_of: UserOf,
+        take_page_slot: TakeSlot,
+        half_sent_address: int | None,
+        streams_user: int | None,
+    ) -> None:
+        """``user_of`` says whose request it is, by its cookies; None means a stranger's. ``take_page_slot``
+        gives a slot for a page of this user's, or why there is none.
+        """
+        self._user_of, self._take_page_slot = user_of, take_page_slot
+        if half_sent_address is not None:
+            # Each worker has its part, so that the limit holds for all of them together.
+            self._connections.limit_half_sent(ceil(half_sent_address / self.cfg.workers))
+        if streams_user is not None:
+            # A user who opens one stream too many has an older one ended by it: both are there for a moment.
+            self.tpool.limit_long(streams_user + STREAMS_THAT_GIVE_WAY)
+
+    def run(self) -> None:
+        for listener in self.sockets:
+            self._prepare(listener)
+        self.poller.register(
+            self.method_queue.fileno(), selectors.EVENT_READ, self.method_queue.run_callbacks
+        )
+        while self.alive:
+            self._run_once(self._seconds_to_wait())
+            if not self.is_parent_alive():
+                break
+        self._stop_listening()
+        self._finish()
+
+    @property
+    def is_answering(self) -> bool:
+        return self._answering > 0
+
+    def _prepare(self, listener: Any) -> None:
+        """What is set here, every connection that it accepts has too."""
+        listener.setblocking(False)
+        self._addresses[listener] = listener.getsockname()
+        with suppress(OSError, AttributeError):  # a Unix socket has no such options, nor has every system
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
+            # The system too gives up a client that takes nothing of what it was sent.
+            listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(SEND_SECONDS * 1000))
+
+    def _seconds_to_wait(self) -> float:
+        """For events. New connections are among them, unless all threads of this worker are taken: then the
+        other workers have a moment to take what they could serve at once.
+        """
+        if not self.tpool.are_full:
+            self.set_accept_enabled(True)
+            return LOOP_SECONDS
+        now = time.monotonic()
+        if self._accepting:
+            self.set_accept_enabled(False)
+            self._accept_at = now + LEFT_TO_OTHERS_SECONDS
+        if now >= self._accept_at:
+            self._accept_at = now + LEFT_TO_OTHERS_SECONDS
+            for listener in self.sockets:
+                self.accept(listener, ACCEPTED_WHEN_FULL)
+        return LEFT_TO_OTHERS_SECONDS
+
+    def _run_once(self, seconds: float) -> None:
+        self.notify()
+        self._received = 0
+        events = self.poller.select(0 if self.tpool.can_start_strangers else seconds)
+        for key, _ in events:
+            key.data(key.fileobj)
+        now = time.monotonic()
+        if not events or now >= self._strangers_at:
+            self._strangers_at = now + STRANGERS_WAIT_SECONDS
+            self.tpool.start_strangers()
+        if now >= self._sweep_at:
+            self._sweep_at = now + SWEEP_SECONDS
+            self._sweep(now)
+
+    def _sweep(self, now: float) -> None:
+        for connection in self._connections.late(now):
+            self._go_on(self._end_late, connection)
+        for connection in self._connections.too_many(now):
+            self._close(connection)
+
+    def _stop_listening(self) -> None:
+        """At once, so that a proxy sends new requests elsewhere. What has come already is still served."""
+        self.set_accept_enabled(False)
+        for listener in self.sockets:
+            self.accept(listener, self.cfg.backlog)
+            listener.close()
+
+    def _finish(self) -> None:
+        """Answer what is under way, for as long as the server may take to stop."""
+        ends = time.monotonic() + self.cfg.graceful_timeout
+        for connection in self._connections.all(Waits.IDLE):
+            connection.deadline = min(connection.deadline, time.monotonic() + STOPPING_KEEPALIVE_SECONDS)
+        while (self._answering or len(self._connections)) and time.monotonic() < ends:
+            self._run_once(0.1)
+        # Nothing else is closed: a thread that is still at work may write to the queue, and its descriptor
+        # could be that of another file by then.
+        self.tpool.shutdown(wait=False)
+
+    def accept(self, listener: Any, most: int = ACCEPTED_AT_ONCE) -> None:
+        for _ in range(most):
+            if not self._accept_one(listener) or (most == ACCEPTED_AT_ONCE and self.tpool.are_full):
+                return
+
+    def _accept_one(self, listener: Any) -> bool:
+        """Whether there was a connection to accept."""
+        try:
+            sock, client = listener.accept()
+        except OSError as error:
+            if error.errno in NO_DESCRIPTORS:
+                return self._make_room()
+            if error.errno in (errno.EAGAIN, errno.EWOULDBLOCK, errno.ECONNABORTED):
+                return False
+            raise
+        if len(self._connections) + self._answering >= self.worker_connections:
+            self._make_room()
+        connection = Connection(self.cfg, sock, client, self._addresses[listener])
+        connection.deadline = time.monotonic() + HEAD_SECONDS
+        self._go_on(self._receive, connection)
+        return True
+
+    def _make_room(self) -> bool:
+        connection = self._connections.to_make_room()
+        if connection is not None:
+            self._close(connection)
+        return connection is not None
+
+    def _go_on(self, step: Callable[[Connection], None], connection: Connection, _: Any = None) -> None:
+        """Whatever goes wrong with one connection must not end the worker, which has those of others."""
+        try:
+            step(connection)
+        except Exception as error:
+            self.log.error("a connection is closed because of an error: %s", described(error))
+            self._close(connection)
+
+    def _receive(self, connection: Connection) -> None:
+        self._received += 1
+        if not connection.receive(time.monotonic(), drop_if_left=self._received > MANY_AT_ONCE):
+            self._close(connection)
+        else:
+            self._go_on_receiving(connection)
+
+    def _go_on_receiving(self, connection: Connection) -> None:
+        incoming = connection.incoming
+        if incoming.is_whole:
+            self._answer_in_thread(connection)
+            return
+        waits = Waits.RECEIVING if incoming.size else Waits.IDLE
+        self._wait(connection, waits, selectors.EVENT_READ, self._receive)
+
+    def _answer_in_thread(self, connection: Connection) -> None:
+        request = connection.incoming.request
+        user = self._user_of(connection.incoming.cookies)
+        lane, key, part = self.tpool.lane_for(request, user), user or connection.address, ""
+        if request is not None and is_sign_in(request):
+            key, part = connection.address, name_signed_in_with(connection.incoming.body_so_far)
+        if lane.in_flight(key) and connection.has_left_before_answer():
+            self._close(connection)  # who sends many and leaves pays for none of them
+            return
+        self._wait_no_more(connection)
+        self._answering += 1
+        slot = None
+        if lane is self.tpool.pages and not request.path.startswith(STATIC_PATH):
+            slot, refusal = self._take_page_slot(key)
+            connection.page_slot = slot or refusal
+            if refusal is not None:
+                lane = self.tpool.strangers  # it need not wait for the user's other requests
+        connection.after_answer = partial(_leave, lane, key, part, slot)
+        lane.add(key, partial(self.handle, connection), part)
+
+    def finish_request(self, connection: Connection, keep: bool, is_gone: bool) -> None:
+        """A thread has answered; the main loop goes on from here."""
+        self._answering -= 1
+        connection.after_answer()
+        if is_gone:
+            connection.abort()
+        else:
+            connection.deadline = time.monotonic() + SEND_SECONDS
+            connection.keep = keep
+            self._go_on(self._send_rest, connection)
+
+    def _send_rest(self, connection: Connection) -> None:
+        if not connection.send_rest(time.monotonic()):
+            self._close(connection)
+        elif connection.has_unsent:
+            self._wait(connection, Waits.SENDING, selectors.EVENT_WRITE, self._send_rest)
+        elif connection.keep:
+            self._keep(connection)
+        else:
+            self._linger(connection)
+
+    def _keep(self, connection: Connection) -> None:
+        now = time.monotonic()
+        seconds = KEEPALIVE_SECONDS if connection.incoming.cookies else STRANGER_KEEPALIVE_SECONDS
+        connection.deadline = now + (seconds if self.alive else STOPPING_KEEPALIVE_SECONDS)
+        connection.begin_next_request(now)
+        self._go_on_receiving(connection)
+
+    def _linger(self, connection: Connection) -> None:
+        if connection.end_answer():
+            connection.deadline = time.monotonic() + LINGER_SECONDS
+            self._wait(connection, Waits.TO_CLOSE, selectors.EVENT_READ, self._read_and_forget)
+            self._read_and_forget(connection)
+        else:
+            self._close(connection)
+
+    def _read_and_forget(self, connection: Connection) -> None:
+        if not connection.linger():
+            self._close(connection)
+
+    def _end_late(self, connection: Connection) -> None:
+        """A client that has sent half a request is told so."""
+        waits = connection.waits
+        if waits is Waits.RECEIVING:
+            connection.incoming.error = TooSlow()
+            self._answer_in_thread(connection)
+        elif waits is Waits.SENDING:
+            self._wait_no_more(connection)
+            connection.abort()
+        else:
+            self._close(connection)
+
+    def _wait(self, connection: Connection, waits: Waits, events: int, callback: Any) -> None:
+        if connection.waits is waits:
+            return
+        self._wait_no_more(connection)
+        self._connections.add(connection, waits)
+        self.poller.register(connection.sock, events, partial(self._go_on, callback, connection))
+        connection.is_registered = True
+
+    def _wait_no_more(self, connection: Connection) -> None:
+        self._connections.remove(connection)
+        if connection.is_registered:
+            self.poller.unregister(connection.sock)
+            connection.is_registered = False
+
+    def _close(self, connection: Connection) -> None:
+        self._wait_no_more(connection)
+        connection.close()
+
+
+def _leave(lane: Lane, key: str, part: str, page_slot: Any) -> None:
+    lane.done(key, part)
+    if page_slot is not None:
+        page_slot.release()

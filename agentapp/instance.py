@@ -1,14 +1,20 @@
-"""The instance directory, which holds the secret and the SQLite file."""
+"""The instance directory, which holds the secret and the SQLite file; and files that nobody else may read."""
 
 from __future__ import annotations
 
+import logging
 import os
 import secrets
+import stat
+from collections.abc import Iterable
 from pathlib import Path
 
 from agentapp.errors import StartError
 
 MIN_SECRET_BYTES = 32
+PRIVATE_UMASK = 0o077  # for every process that makes files here
+
+log = logging.getLogger(__name__)
 
 
 def prepare(instance: Path) -> None:
@@ -23,6 +29,26 @@ def prepare(instance: Path) -> None:
         )
 
 
+def make_private(files: Iterable[Path]) -> None:
+    """Take from everybody else what they may do with these files, and say so if there was something to take.
+
+    The directory is not changed: whoever made it wider may have had a reason, and what is in it is private.
+    """
+    changed = []
+    for file in files:
+        try:
+            mode = stat.S_IMODE(file.stat().st_mode)
+            if mode & PRIVATE_UMASK:
+                file.chmod(mode & ~PRIVATE_UMASK)
+                changed.append(file)
+        except FileNotFoundError:
+            pass  # the database's -wal and -shm files come and go
+        except OSError as exc:
+            log.warning("others may read %s, and that cannot be changed: %s", file, exc.strerror)
+    if changed:
+        log.warning("others could use %s: made private", ", ".join(map(str, changed)))
+
+
 def kept_secret(instance: Path) -> str:
     """The secret of this instance. It is made the first time; several workers may ask for it at once."""
     prepare(instance)
@@ -30,6 +56,7 @@ def kept_secret(instance: Path) -> str:
     try:
         if not path.exists():
             _write_secret(path)
+        make_private([path])
         secret = path.read_text().strip()
     except OSError as exc:
         raise StartError(f"cannot keep a secret in {path}: {exc.strerror}") from exc

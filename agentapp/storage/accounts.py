@@ -11,7 +11,7 @@ from datetime import timedelta
 
 from argon2 import PasswordHasher
 from argon2.exceptions import InvalidHashError, VerificationError
-from sqlalchemy import CursorResult, Select, delete, select, update
+from sqlalchemy import CursorResult, Select, delete, func, select, text, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
@@ -20,12 +20,13 @@ from agentapp.isolation import new_id
 from agentapp.storage.db import Database
 from agentapp.storage.models import Login, SetupLink, Tenant
 from agentapp.storage.models import User as UserRow
+from agentapp.storage.names import check_name, check_new_name, normalise_name
+from agentapp.storage.passwords import MAX_PASSWORD_BYTES, bytes_of, check_password
 from agentapp.storage.values import Role, User, utc_now
 
 LOGIN_LIFETIME = timedelta(days=30)
-MIN_PASSWORD_CHARS, MAX_PASSWORD_BYTES = 8, 1024
-MAX_NAME_CHARS = 64
 WRONG_CREDENTIALS = "The name or the password is not right."
+_NAMES_LOCK_KEY = 0x6E616D6573  # an arbitrary number of our own
 SETUP_LINK_USED = "This set-up link was used already or is not the newest one."
 
 
@@ -42,6 +43,7 @@ class Accounts:
 
     def add(self, name: str, password: str, *, tenant: str = "default", role: Role = "member") -> User:
         clean, tenant_name = check_name(name, "user"), check_name(tenant, "tenant")
+        check_password(password, clean)
         hashed = self._hash(password)
         try:
             with self._db.writing() as db:
@@ -56,6 +58,7 @@ class Accounts:
 
     def set_password(self, name: str, password: str) -> None:
         """Also ends every login of the user, so that somebody who knew the old password is signed out."""
+        check_password(password, name)
         hashed = self._hash(password)
         with self._db.writing() as db:
             row = _user_row(db, name)
@@ -72,16 +75,20 @@ class Accounts:
         with self._db.writing() as db:
             _user_row(db, name).disabled_at = None
 
-    def sign_in(self, name: str, password: str) -> tuple[User, str]:
-        """Check name and password and open a login. The token is for the cookie; we store only its digest."""
+    def sign_in(self, name: str, password: str, old_token: str | None = None) -> tuple[User, str]:
+        """Check name and password and open a login. The token is for the cookie; we store only its digest.
+
+        The new login takes the place of the one that the browser had before, which ends.
+        """
         # A second try, if the stored hash was replaced during the first one: by the same person signing in
         # twice at once, or by a new password, which then has to be the one that was given.
-        opened = self._try_to_sign_in(name, password) or self._try_to_sign_in(name, password)
+        tried = (name, password, old_token)
+        opened = self._try_to_sign_in(*tried) or self._try_to_sign_in(*tried)
         if not opened:
             raise WrongPassword(WRONG_CREDENTIALS)
         return opened
 
-    def _try_to_sign_in(self, name: str, password: str) -> tuple[User, str] | None:
+    def _try_to_sign_in(self, name: str, password: str, old_token: str | None) -> tuple[User, str] | None:
         """None if the account changed while the password was checked. Raises `WrongPassword`."""
         with self._db.reading() as db:
             found = db.execute(_select_users().where(UserRow.name == normalise_name(name))).one_or_none()
@@ -105,7 +112,14 @@ class Accounts:
                 return None
             if new_hash is not None:
                 db.execute(update(UserRow).where(UserRow.id == user.id).values(password_hash=new_hash))
-            return user, _open_login(db, user.id)
+            return user, _open_login(db, user.id, old_token)
+
+    def id_and_hash(self, name: str) -> tuple[str, str]:
+        """The user's id and the hash of the password. For a name that cannot sign in: no id, the decoy."""
+        with self._db.reading() as db:
+            enabled = UserRow.name == normalise_name(name), UserRow.disabled_at.is_(None)
+            found = db.execute(select(UserRow.id, UserRow.password_hash).where(*enabled)).one_or_none()
+            return (found[0], found[1]) if found else ("", self._decoy_hash)
 
     def user_of(self, token: str) -> User | None:
         """The user of this login. None if the login has ended or expired, or its user is disabled."""
@@ -150,57 +164,32 @@ class Accounts:
         with self._db.reading() as db:
             return db.get(SetupLink, _digest(token)) is not None and _has_no_users(db)
 
-    def set_up(self, token: str, name: str, password: str) -> tuple[User, str]:
+    def set_up(self, token: str, name: str, password: str, old_token: str | None = None) -> tuple[User, str]:
         """Use up the link and make the operator, in one transaction. If two people try, only one succeeds."""
         if not self.knows_setup_token(token):
             raise NotFound(SETUP_LINK_USED)  # Before the costly hash, which anybody could ask for otherwise.
-        clean, hashed = check_name(name, "user"), self._hash(password)
+        clean = check_name(name, "user")
+        check_password(password, clean)
+        hashed = self._hash(password)
         with self._db.writing() as db:
             used = db.execute(delete(SetupLink).where(SetupLink.digest == _digest(token)))
             if not isinstance(used, CursorResult) or used.rowcount != 1 or not _has_no_users(db):
                 raise NotFound(SETUP_LINK_USED)
             user = _insert_user(db, clean, hashed, "default", "operator")
-            return user, _open_login(db, user.id)
+            return user, _open_login(db, user.id, old_token)
 
     def _hash(self, password: str) -> str:
-        check_password(password)
         with self._hashing:
             return self._hasher.hash(password)
 
     def _matches(self, stored_hash: str, password: str) -> bool:
-        if _bytes_of(password) > MAX_PASSWORD_BYTES:
+        if bytes_of(password) > MAX_PASSWORD_BYTES:
             return False
         try:
             with self._hashing:
                 return self._hasher.verify(stored_hash, password)
         except (VerificationError, InvalidHashError):
             return False
-
-
-def check_name(name: str, kind: str) -> str:
-    """The name as it is stored: in lower case, so that Ann and ann are one person."""
-    clean = normalise_name(name)
-    if not 1 <= len(clean) <= MAX_NAME_CHARS or not all(c.isalnum() or c in "._-@+" for c in clean):
-        raise BadRequest(
-            f"A {kind} name has 1 to {MAX_NAME_CHARS} letters or digits; . - _ + and @ are fine too."
-        )
-    return clean
-
-
-def check_password(password: str) -> None:
-    if len(password) < MIN_PASSWORD_CHARS or _bytes_of(password) > MAX_PASSWORD_BYTES:
-        raise BadRequest(
-            f"A password has at least {MIN_PASSWORD_CHARS} characters and at most {MAX_PASSWORD_BYTES} bytes."
-        )
-
-
-def normalise_name(name: str) -> str:
-    """The name as it is looked up."""
-    return name.strip().casefold()
-
-
-def _bytes_of(password: str) -> int:
-    return len(password.encode("utf-8", "replace"))
 
 
 def _digest(token: str) -> str:
@@ -227,11 +216,14 @@ def _user_row(db: Session, name: str) -> UserRow:
 
 
 def _insert_user(db: Session, name: str, hashed: str, tenant: str, role: Role) -> User:
+    _lock_names(db)
     tenant_row = db.scalar(select(Tenant).where(Tenant.name == tenant))
     if tenant_row is None:
+        check_new_name(tenant, "tenant", _names_as_long(db, Tenant, tenant))
         tenant_row = Tenant(id=new_id(), name=tenant, created_at=utc_now())
         db.add(tenant_row)
         db.flush()
+    check_new_name(name, "user", _names_as_long(db, UserRow, name))
     row = UserRow(
         id=new_id(), tenant_id=tenant_row.id, name=name, password_hash=hashed, role=role, created_at=utc_now()
     )
@@ -240,9 +232,21 @@ def _insert_user(db: Session, name: str, hashed: str, tenant: str, role: Role) -
     return _user(row, tenant)
 
 
-def _open_login(db: Session, user_id: str) -> str:
+def _lock_names(db: Session) -> None:
+    """Two names that look the same must not be added at the same moment. On SQLite there is one writer."""
+    if db.connection().dialect.name == "postgresql":
+        db.execute(text(f"SELECT pg_advisory_xact_lock({_NAMES_LOCK_KEY})"))
+
+
+def _names_as_long(db: Session, table: type[Tenant] | type[UserRow], name: str) -> Sequence[str]:
+    return db.scalars(select(table.name).where(func.length(table.name) == len(name))).all()
+
+
+def _open_login(db: Session, user_id: str, old_token: str | None) -> str:
     token = secrets.token_urlsafe(32)
     now = utc_now()
+    if old_token is not None:
+        db.execute(delete(Login).where(Login.digest == _digest(old_token)))
     db.execute(delete(Login).where(Login.user_id == user_id, Login.expires_at <= now))
     db.add(Login(digest=_digest(token), user_id=user_id, created_at=now, expires_at=now + LOGIN_LIFETIME))
     return token

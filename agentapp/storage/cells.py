@@ -11,9 +11,9 @@ from sqlalchemy.orm import Session, aliased
 
 from agentapp.guardrails.cell import Key
 from agentapp.guardrails.operator import StoredCell
-from agentapp.storage.accounts import normalise_name
 from agentapp.storage.db import Database
 from agentapp.storage.models import ChatSession, GuardrailCell, Tenant, User
+from agentapp.storage.names import normalise_name
 
 TABLE = GuardrailCell.__tablename__
 COLUMNS = ("scope", "id", "state", "mark", "updated_at")
@@ -49,6 +49,9 @@ class CellStore:
     def look(self, keys: Sequence[Key]) -> Mapping[Key, str]:
         with self._db.reading() as db:
             return self._select_states(db.connection(), keys, lock=False)
+
+    def release(self) -> None:
+        self._db.release()
 
     def listed(self, *, everything: bool = False) -> Iterator[StoredCell]:
         """The cells that have a mark, or all of them. They are read a few at a time."""

@@ -8,13 +8,17 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 from sqlalchemy import Connection, Engine, create_engine, event, exc, text
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
-from agentapp.errors import NotBound, StorageUnavailable
+from agentapp.errors import NotBound, StatementTimeout, StorageUnavailable
+from agentapp.instance import make_private
 from agentapp.isolation import Binder
+from agentapp.storage.disk import Disk, is_disk_full
+from agentapp.storage.time_limit import limit_statements, took_too_long
 
 CONNECT_SECONDS = 10.0
 LOCK_WAIT_SECONDS = 10.0  # for a lock that another process or another transaction holds
@@ -31,11 +35,22 @@ class Database:
 
     ``reading()`` gives the db of the scope that is bound on this thread. Another thread of the same
     request gets a db of its own, because two threads must never use one at once. It is removed when
-    the binding ends.
+    the binding ends. With ``statement_seconds``, a statement that takes longer is a `StatementTimeout`.
+    ``disk_reserve`` is how many bytes of the disk are for what has begun: see `Disk`.
     """
 
-    def __init__(self, url: str, binder: Binder) -> None:
+    def __init__(
+        self,
+        url: str,
+        binder: Binder,
+        statement_seconds: float | None = None,
+        disk_reserve: int | None = None,
+    ) -> None:
         self.engine = make_engine(url)
+        is_sqlite = self.engine.dialect.name == "sqlite"
+        self.disk = Disk(self.engine.url.database if is_sqlite else None, disk_reserve)
+        if statement_seconds is not None:
+            limit_statements(self.engine, statement_seconds)
         self._binder = binder
         self._readers = scoped_session(sessionmaker(self.engine), scopefunc=self._reader_key)
         self._writers = sessionmaker(self.engine.execution_options(agentapp_writes=True))
@@ -43,14 +58,14 @@ class Database:
         # so one lock for the whole process stands in front of it and keeps the queue short and in order.
         # PostgreSQL has no such limit, but writers get only half of the connections: when many messages
         # come at once, a request that only reads still gets one.
-        writers_at_once = 1 if self.engine.dialect.name == "sqlite" else MAX_CONNECTIONS // 2
+        writers_at_once = 1 if is_sqlite else MAX_CONNECTIONS // 2
         self._write_permits = threading.BoundedSemaphore(writers_at_once)
         binder.at_release(self.release)
 
     @contextmanager
     def reading(self) -> Iterator[Session]:
         """The scope's own db. It keeps its connection until `release`."""
-        with _translating_errors():
+        with _translating_errors(self.disk):
             yield self._readers()
 
     @contextmanager
@@ -61,7 +76,7 @@ class Database:
         for a second, the pool would run empty and all of them would wait for ever.
         """
         self.release()
-        with self._queued_for_writing(), _translating_errors(), self._writers.begin() as db:
+        with self._queued_for_writing(), _translating_errors(self.disk), self._writers.begin() as db:
             yield db
 
     def release(self) -> None:
@@ -130,23 +145,25 @@ def make_engine(url: str) -> Engine:
 
 
 def _configure_sqlite(connection: sqlite3.Connection, record: Any) -> None:
+    _make_files_private(connection)
     connection.isolation_level = None  # transactions are begun by _begin_sqlite, not by the driver
-    # A search that ignores case uses lower(), and SQLite's own changes only ASCII letters.
-    connection.create_function("lower", 1, _lower, deterministic=True)
     cursor = connection.cursor()
     for pragma in ("journal_mode = WAL", "synchronous = NORMAL", "foreign_keys = ON"):
         cursor.execute(f"PRAGMA {pragma}")
     cursor.close()
 
 
+def _make_files_private(connection: sqlite3.Connection) -> None:
+    """Before SQLite makes the other two files, which get the mode of the first."""
+    for _, _, file in connection.execute("PRAGMA database_list").fetchall():
+        if file:
+            make_private(Path(file + ending) for ending in ("", "-wal", "-shm"))
+
+
 def _configure_postgres(connection: Any, record: Any) -> None:
     """A transaction that never ends must not make all others wait for ever for the rows it has locked."""
     connection.execute(f"SET lock_timeout = '{LOCK_WAIT_SECONDS:.0f}s'")
     connection.commit()
-
-
-def _lower(value: str | None) -> str | None:
-    return None if value is None else str(value).lower()
 
 
 def _begin_sqlite(connection: Connection) -> None:
@@ -198,7 +215,7 @@ def _refuse_inherited(connection: Any, record: Any, proxy: Any) -> None:
 
 
 @contextmanager
-def _translating_errors() -> Iterator[None]:
+def _translating_errors(disk: Disk) -> Iterator[None]:
     """An error of the database becomes `StorageUnavailable`. An error of our own statements stays one."""
     try:
         yield
@@ -207,4 +224,8 @@ def _translating_errors() -> Iterator[None]:
             raise
         raise StorageUnavailable("The database has no tables.") from error
     except (exc.DBAPIError, exc.TimeoutError) as error:
+        if took_too_long(error):
+            raise StatementTimeout("The database took too long over this. Nothing was lost.") from error
+        if is_disk_full(error):
+            raise disk.full(str(getattr(error, "orig", error))) from error
         raise StorageUnavailable("The database cannot be reached right now. Nothing was lost.") from error

@@ -104,4 +104,5 @@ def _row(new: NewEvents) -> dict[str, object]:
         "session_id": new.scope.session_id,
         "first": new.first,
         "events": [[event.kind, event.data] for event in new.events],
+        "spent": new.spent.to_json(),
     }

@@ -7,16 +7,19 @@ from typing import Any
 
 from sqlalchemy import (
     JSON,
+    BigInteger,
     CheckConstraint,
     DateTime,
     Float,
     ForeignKey,
     Index,
+    Integer,
     String,
     Text,
     UniqueConstraint,
     text,
 )
+from sqlalchemy.dialects.postgresql import TSVECTOR
 from sqlalchemy.engine import Dialect
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 from sqlalchemy.types import TypeDecorator
@@ -52,16 +55,19 @@ class Tenant(Base):
 
 
 class User(Base):
+    """``stored_bytes`` is how much the user keeps. Triggers count it: see migration 0006."""
+
     __tablename__ = "users"
     __table_args__ = (CheckConstraint("role IN ('member', 'admin', 'operator')", name="role"),)
 
     id: Mapped[str] = mapped_column(Id, primary_key=True)
-    tenant_id: Mapped[str] = mapped_column(Id, ForeignKey("tenants.id"))
+    tenant_id: Mapped[str] = mapped_column(Id, ForeignKey("tenants.id"), index=True)
     name: Mapped[str] = mapped_column(String(64), unique=True)
     password_hash: Mapped[str]
     role: Mapped[str] = mapped_column(String(16))
     created_at: Mapped[datetime]
     disabled_at: Mapped[datetime | None]
+    stored_bytes: Mapped[int] = mapped_column(BigInteger, server_default="0")
 
 
 class Login(Base):
@@ -123,6 +129,7 @@ class Turn(InSession, Base):
         ),
         UniqueConstraint("session_id", "idempotency_key", name="uq_turns_idempotency_key"),
         UniqueConstraint("session_id", "number", name="uq_turns_number"),
+        Index("ix_turns_follows", "session_id", "follows", "number"),
         Index(
             "uq_turns_one_running",
             "session_id",
@@ -176,7 +183,9 @@ class LiveTurn(OfTurn, Base):
 
 
 class TurnEvents(OfTurn, Base):
-    """Events of a running turn, from number ``first`` on, as JSON. They are deleted when the turn ends."""
+    """Events of a running turn, from number ``first`` on, as JSON, and what the turn had spent by then. They
+    are deleted when the turn ends.
+    """
 
     __tablename__ = "turn_events"
 
@@ -185,24 +194,61 @@ class TurnEvents(OfTurn, Base):
     )
     first: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
     events: Mapped[list[Any]] = mapped_column(JSON)
+    spent: Mapped[list[Any] | None] = mapped_column(JSON)
 
 
 class Message(InSession, Base):
-    """Append-only: a row is never changed after it was written."""
+    """Append-only: what was said is never changed after it was written.
+
+    ``html`` is a reply as the page shows it and ``renderer`` is what made it of ``content``. They are written
+    later, or again, if there is none yet or if a newer renderer makes it differently.
+    """
 
     __tablename__ = "messages"
     __table_args__ = (
         UniqueConstraint("session_id", "seq", name="uq_messages_seq"),
         CheckConstraint("role IN ('user', 'assistant')", name="role"),
         Index("ix_messages_owner", "tenant_id", "user_id"),
+        # The owner's part of a query alone would make SQLite prefer the index above, with all that the user
+        # has ever said.
+        Index("ix_messages_turn", "turn_id", "session_id", "tenant_id"),
     )
 
     id: Mapped[str] = mapped_column(Id, primary_key=True)
-    turn_id: Mapped[str] = mapped_column(Id, ForeignKey("turns.id", ondelete="CASCADE"), index=True)
+    turn_id: Mapped[str] = mapped_column(Id, ForeignKey("turns.id", ondelete="CASCADE"))
     seq: Mapped[int]
     role: Mapped[str] = mapped_column(String(16))
     content: Mapped[str]
     created_at: Mapped[datetime]
+    html: Mapped[str | None]
+    renderer: Mapped[str | None] = mapped_column(String(64))
+
+
+class SearchEntry(Base):
+    """The words of one message, or of a chat's title if ``message_id`` is null: see ``storage.words``.
+
+    A newer entry has a higher ``id``. On PostgreSQL ``words`` has an index. On SQLite it is text, and
+    triggers keep the full-text table ``search_index`` in step with it. A row goes with its chat or message,
+    so the owner's columns are no foreign keys.
+    """
+
+    __tablename__ = "search_entries"
+    __table_args__ = (
+        UniqueConstraint("message_id", name="uq_search_entries_message"),
+        Index(
+            "ix_search_entries_words",
+            "words",
+            postgresql_using="gin",
+            postgresql_with={"fastupdate": "off"},  # else every search reads what others wrote last
+        ).ddl_if(dialect="postgresql"),
+    )
+
+    id: Mapped[int] = mapped_column(BigInteger().with_variant(Integer, "sqlite"), primary_key=True)
+    tenant_id: Mapped[str] = mapped_column(Id)
+    user_id: Mapped[str] = mapped_column(Id)
+    session_id: Mapped[str] = mapped_column(Id, ForeignKey("sessions.id", ondelete="CASCADE"), index=True)
+    message_id: Mapped[str | None] = mapped_column(Id, ForeignKey("messages.id", ondelete="CASCADE"))
+    words: Mapped[str] = mapped_column(Text().with_variant(TSVECTOR(), "postgresql"))
 
 
 class Note(InSession, Base):

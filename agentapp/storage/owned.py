@@ -7,7 +7,10 @@ from typing import NamedTuple, cast
 from sqlalchemy import BindParameter, ColumnElement, and_, bindparam
 
 from agentapp.isolation import Scope, UserScope
-from agentapp.storage.models import ChatSession, InSession, OfTurn, Owned
+from agentapp.storage.models import ChatSession, InSession, OfTurn, Owned, SearchEntry
+
+OwnedTable = type[Owned] | type[OfTurn] | type[SearchEntry]
+SessionTable = type[InSession] | type[OfTurn] | type[SearchEntry]
 
 
 class _OwnerPlaceholder(NamedTuple):
@@ -26,7 +29,7 @@ def owner_parameters(scope: Scope) -> dict[str, str]:
     return {"own_tenant": scope.tenant_id, "own_user": scope.user_id, "own_session": scope.session_id}
 
 
-def owned_by(scope: UserScope, table: type[Owned] | type[OfTurn]) -> ColumnElement[bool]:
+def owned_by(scope: UserScope, table: OwnedTable) -> ColumnElement[bool]:
     """Rows of this user, in this tenant."""
     return and_(table.tenant_id == scope.tenant_id, table.user_id == scope.user_id)
 
@@ -36,12 +39,6 @@ def this_session(scope: Scope) -> ColumnElement[bool]:
     return and_(ChatSession.id == scope.session_id, owned_by(scope, ChatSession))
 
 
-def in_session(scope: Scope, table: type[InSession] | type[OfTurn]) -> ColumnElement[bool]:
+def in_session(scope: Scope, table: SessionTable) -> ColumnElement[bool]:
     """Rows of the scope's own chat session, if they belong to the user."""
     return and_(table.session_id == scope.session_id, owned_by(scope, table))
-
-
-def like_pattern(words: str) -> str:
-    """A pattern for LIKE that finds the words as they are written. A backslash escapes wildcards in them."""
-    escaped = words.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
-    return f"%{escaped}%"

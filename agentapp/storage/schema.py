@@ -13,14 +13,19 @@ from agentapp.storage.db import make_engine
 
 # The newest revision in migrations/versions. It is written here, so that a worker can compare it without
 # loading alembic, and a test checks it. Revisions are numbered: an older one sorts before a newer one.
-HEAD = "0003"
+HEAD = "0007"
 
 MISSING = "the database has no tables yet: run `agentapp db upgrade`"
+NO_FULL_TEXT = (
+    "this Python's SQLite was built without FTS5, which the search needs: "
+    "use another build of Python or SQLite, or PostgreSQL (AGENTAPP_DATABASE_URL)"
+)
 
 # The process that migrates PostgreSQL holds the lock with this key. Any number will do, as long as it never
 # changes: an older and a newer agentapp must ask for the same lock.
 _MIGRATION_LOCK_KEY = 4_201_973_865_170_112
 _MIGRATION_WAIT_SECONDS = 120
+_FULL_TEXT_MODULE = "fts5"
 
 
 def engine_for(url: str) -> Engine:
@@ -59,6 +64,8 @@ def schema_problem(engine: Engine) -> str | None:
         return MISSING  # to connect would make an empty file
     try:
         with engine.connect() as connection:
+            if _lacks_full_text(connection):
+                return NO_FULL_TEXT
             found = _revisions(connection)
     except exc.DBAPIError as error:
         raise StorageUnavailable(f"cannot use the database: {_first_line(error)}") from error
@@ -73,6 +80,8 @@ def migrating(url: str) -> Iterator[Connection]:
         with engine.connect().execution_options(agentapp_writes=True, agentapp_migrates=True) as connection:
             _prepare_sqlite(connection)
             with connection.begin():
+                if _lacks_full_text(connection):
+                    raise StartError(NO_FULL_TEXT)
                 _lock_postgresql(connection)
                 _refuse_newer(_revisions(connection))
                 yield connection
@@ -92,6 +101,13 @@ def _revisions(connection: Connection) -> list[str]:
     if not inspect(connection).has_table("alembic_version"):
         return []
     return list(connection.scalars(text("SELECT version_num FROM alembic_version")))
+
+
+def _lacks_full_text(connection: Connection) -> bool:
+    if connection.dialect.name != "sqlite":
+        return False
+    modules = text("SELECT count(*) FROM pragma_module_list WHERE name = :name")
+    return not connection.scalar(modules, {"name": _FULL_TEXT_MODULE})
 
 
 def _problem(found: list[str]) -> str | None:
@@ -123,6 +139,9 @@ def _prepare_sqlite(connection: Connection) -> None:
     # To alter a table, SQLite copies it and drops the old one. With foreign keys on, dropping it would delete
     # the rows that refer to it.
     cursor.execute("PRAGMA foreign_keys = OFF")
+    # The new table then gets the name of the old one. Without this, SQLite refuses that while there are
+    # triggers on other tables that write to it, as those that count the bytes of a user do.
+    cursor.execute("PRAGMA legacy_alter_table = ON")
     cursor.execute(f"PRAGMA busy_timeout = {_MIGRATION_WAIT_SECONDS * 1000}")
     cursor.close()
 

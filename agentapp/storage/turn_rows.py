@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from typing import cast
+from dataclasses import replace
+from typing import Any, cast
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from agentapp.events import Event, Status, TurnResult, Usage, from_json
+from agentapp.events import Event, Rendered, Status, Text, TurnResult, Usage, agent_of, from_json, text_of
 from agentapp.isolation import Scope
 from agentapp.storage.models import Turn, TurnEvents
 from agentapp.storage.owned import in_session
+from agentapp.storage.values import StoredTurn
 
 
 def columns_of(result: TurnResult) -> dict[str, object]:
@@ -18,16 +20,33 @@ def columns_of(result: TurnResult) -> dict[str, object]:
         "status": result.status,
         "agent": result.agent,
         "next_agent": result.next_agent,
+        "error_code": result.error_code,
+        "error_message": result.error_message,
+        **columns_of_usage(result),
+    }
+
+
+def columns_of_usage(result: TurnResult) -> dict[str, object]:
+    return {
         "input_tokens": result.usage.input_tokens,
         "output_tokens": result.usage.output_tokens,
         "model_calls": result.usage.model_calls,
         "cost_microusd": result.cost_microusd,
-        "error_code": result.error_code,
-        "error_message": result.error_message,
     }
 
 
-def result_of(row: Turn, *, reply: str = "", title: str = "") -> TurnResult:
+def columns_of_rendered(rendered: Rendered | None) -> dict[str, str | None]:
+    if rendered is None:
+        return {"html": None, "renderer": None}
+    return {"html": rendered.html, "renderer": rendered.renderer}
+
+
+def rendered_of(row: Any) -> Rendered | None:
+    """``row`` has the columns ``html`` and ``renderer`` of a message."""
+    return None if row.html is None else Rendered(row.html, row.renderer or "")
+
+
+def result_of(row: Turn, *, reply: str = "", title: str = "", rendered: Rendered | None = None) -> TurnResult:
     return TurnResult(
         status=cast(Status, row.status),
         reply=reply,
@@ -38,6 +57,29 @@ def result_of(row: Turn, *, reply: str = "", title: str = "") -> TurnResult:
         cost_microusd=row.cost_microusd,
         error_code=row.error_code,
         error_message=row.error_message,
+        rendered=rendered,
+    )
+
+
+def stored_turn(db: Session, scope: Scope, row: Turn) -> StoredTurn:
+    result = result_of(row)
+    if result.status == "running":
+        events = events_so_far(db, scope, row.id)
+        result = replace(result, agent=agent_of(events))
+        activity = [event for event in events if not isinstance(event, Text)]
+    else:
+        events = []
+        activity = [from_json(*entry) for entry in row.log if not isinstance(entry, int)]
+    return StoredTurn(
+        id=row.id,
+        number=row.number,
+        follows=row.follows,
+        result=result,
+        activity=tuple(activity),
+        reply_so_far=text_of(events),
+        request_id=row.request_id,
+        started_at=row.started_at,
+        ended_at=row.ended_at,
     )
 
 

@@ -15,6 +15,7 @@ from sqlalchemy import (
     CursorResult,
     Executable,
     Select,
+    and_,
     bindparam,
     delete,
     func,
@@ -26,16 +27,26 @@ from sqlalchemy import (
 from sqlalchemy.orm import Session
 
 from agentapp.errors import NotFound
-from agentapp.events import Event, TurnResult, unpacked
+from agentapp.events import Event, Rendered, TurnResult, Usage, unpacked
 from agentapp.guardrails.admission import Reservation
 from agentapp.isolation import Scope, new_id
 from agentapp.storage.cells import CellRows, CellStore
 from agentapp.storage.db import Database
-from agentapp.storage.models import ChatSession, LiveTurn, Message, Turn
+from agentapp.storage.locks import lock_chat
+from agentapp.storage.models import ChatSession, LiveTurn, Message, Turn, TurnEvents
 from agentapp.storage.owned import OWNER, in_session, owner_parameters, this_session
-from agentapp.storage.turn_rows import columns_of, events_so_far, result_of
+from agentapp.storage.room import Room
+from agentapp.storage.search import index_message, index_title
+from agentapp.storage.turn_rows import (
+    columns_of,
+    columns_of_rendered,
+    columns_of_usage,
+    events_so_far,
+    rendered_of,
+    result_of,
+)
 from agentapp.storage.values import utc_now
-from agentapp.turns.values import Lease, NewMessage, Place, RunningTurn, TurnRecord
+from agentapp.turns.values import Lease, NewMessage, Place, RunningTurn, Spent, TurnRecord
 
 MAX_HISTORY_TURNS = 100
 
@@ -43,7 +54,8 @@ MAX_HISTORY_TURNS = 100
 def _messages_up_to(last: BindParameter[int]) -> Select[str, str]:
     """The messages of turn number ``last`` and of the turns it follows. Other versions are left out.
 
-    The query starts at that turn and steps back from each turn to the one it follows.
+    The query starts at that turn and steps back from each turn to the one it follows. With an inner join,
+    SQLite would read all messages of the chat and look for their turns on the way.
     """
     turns = select(Turn.id, Turn.number, Turn.follows).where(in_session(OWNER, Turn))
     start = turns.add_columns(literal(1).label("steps")).where(Turn.number == last)
@@ -51,12 +63,12 @@ def _messages_up_to(last: BindParameter[int]) -> Select[str, str]:
     step = turns.add_columns(path.c.steps + 1)
     step = step.where(Turn.number == path.c.follows, path.c.steps < MAX_HISTORY_TURNS)
     path = path.union_all(step)
-    messages = select(Message.role, Message.content).join(path, path.c.id == Message.turn_id)
-    return messages.where(in_session(OWNER, Message)).order_by(Message.seq)
+    of_turn = and_(Message.turn_id == path.c.id, in_session(OWNER, Message))
+    messages = select(Message.role, Message.content).select_from(path).outerjoin(Message, of_turn)
+    return messages.order_by(Message.seq)
 
 
 # Built once, because every turn runs nearly all of them and building took three times as long as running.
-LOCK_CHAT = select(ChatSession.title).where(this_session(OWNER)).with_for_update()
 RUNNING_TURN = (
     select(Turn.id, LiveTurn.lease_until, Turn.admission)
     .outerjoin(LiveTurn, LiveTurn.turn_id == Turn.id)
@@ -79,19 +91,34 @@ ADD_MESSAGE = insert(Message).values(seq=LAST_SEQ.scalar_subquery() + 1)
 ADD_TURN, ADD_LIVE_TURN = insert(Turn), insert(LiveTurn)
 UPDATE_CHAT = update(ChatSession).where(this_session(OWNER))
 END_TURN = update(Turn).where(in_session(OWNER, Turn), Turn.id == bindparam("turn"), Turn.status == "running")
+ENDED_TURN = select(Turn.status, Turn.input_tokens, Turn.output_tokens, Turn.model_calls).where(
+    in_session(OWNER, Turn), Turn.id == bindparam("turn"), Turn.status != "running"
+)
+CORRECT_USAGE = update(Turn).where(in_session(OWNER, Turn), Turn.id == bindparam("turn"))
+LAST_SPENT = (
+    select(TurnEvents.spent)
+    .where(in_session(OWNER, TurnEvents), TurnEvents.turn_id == bindparam("turn"))
+    .order_by(TurnEvents.first.desc())
+    .limit(1)
+)
 REMOVE_LIVE_TURN = delete(LiveTurn).where(in_session(OWNER, LiveTurn), LiveTurn.turn_id == bindparam("turn"))
 DELETE_CHAT = delete(ChatSession).where(this_session(OWNER))
 
 
 class SqlChatTransaction:
-    """Made inside an open write transaction; its first statement locks the chat's row."""
+    """Made inside an open write transaction; its first statement locks the chat's row and its user's."""
 
-    def __init__(self, db: Session, scope: Scope, cells: CellRows) -> None:
+    def __init__(self, db: Session, scope: Scope, cells: CellRows, room: Room) -> None:
         self._db, self._scope = db, scope
         self.cells = cells
-        self.title: str | None = self._run(LOCK_CHAT).scalar()
+        self._room, self._locked = room, lock_chat(db.connection(), scope)
+        self.title = None if self._locked is None else self._locked.title
         # Read after the lock, so that nothing that others did while this one waited is later than it.
         self.now = utc_now()
+
+    def require_room(self) -> None:
+        if self._locked is not None:
+            self._room.require(self._db.connection(), self._scope, self._locked.stored_bytes)
 
     def running_turn(self) -> RunningTurn | None:
         row = self._run(RUNNING_TURN).first()
@@ -153,16 +180,32 @@ class SqlChatTransaction:
         )
         return turn_id
 
-    def add_message(self, turn_id: str, role: str, content: str) -> None:
-        values = {"id": new_id(), "turn_id": turn_id, "role": role, "content": content}
-        self._run(ADD_MESSAGE, **self._owner_columns(), **values, created_at=self.now)
+    def add_message(self, turn_id: str, role: str, content: str, rendered: Rendered | None = None) -> None:
+        message_id = new_id()
+        values = {"id": message_id, "turn_id": turn_id, "role": role, "content": content}
+        kept = columns_of_rendered(rendered)
+        self._run(ADD_MESSAGE, **self._owner_columns(), **values, **kept, created_at=self.now)
+        index_message(self._db.connection(), self._scope, message_id, content)
 
     def touch(self, title: str | None = None) -> None:
         values = {} if title is None else {"title": title}
         self._run(UPDATE_CHAT, updated_at=self.now, **values)
+        if title is not None and title != self.title:
+            index_title(self._db.connection(), self._scope, title)
 
     def events_so_far(self, turn_id: str) -> Sequence[Event]:
         return events_so_far(self._db, self._scope, turn_id)
+
+    def spent_so_far(self, turn_id: str) -> Spent | None:
+        stored = self._run(LAST_SPENT, turn=turn_id).scalar()
+        return None if stored is None else Spent.from_json(stored)
+
+    def ended_turn(self, turn_id: str) -> tuple[str, Usage] | None:
+        found = self._run(ENDED_TURN, turn=turn_id).first()
+        return found and (found.status, Usage(found.input_tokens, found.output_tokens, found.model_calls))
+
+    def correct_usage(self, turn_id: str, result: TurnResult) -> None:
+        self._run(CORRECT_USAGE, turn=turn_id, **columns_of_usage(result))
 
     def end_turn(self, turn_id: str, result: TurnResult, events: Sequence[Event]) -> bool:
         packed = [event.packed() for event in events]
@@ -191,16 +234,16 @@ class SqlChatTransaction:
 class SqlTurnStore:
     """A `turns.stores.TurnStore`."""
 
-    def __init__(self, db: Database, cells: CellStore) -> None:
-        self._db, self._cells = db, cells
+    def __init__(self, db: Database, cells: CellStore, room: Room | None = None) -> None:
+        self._db, self._cells, self._room = db, cells, room or Room(db)
 
     @contextmanager
     def chat(self, scope: Scope) -> Iterator[SqlChatTransaction]:
         with self._db.writing() as db:
-            yield SqlChatTransaction(db, scope, self._cells.rows(db))
+            yield SqlChatTransaction(db, scope, self._cells.rows(db), self._room)
 
     def find(self, scope: Scope, turn_id: str) -> TurnRecord:
-        messages = select(Message.role, Message.content).where(
+        messages = select(Message.role, Message.content, Message.html, Message.renderer).where(
             in_session(scope, Message), Message.turn_id == turn_id
         )
         mine = select(Turn).where(in_session(scope, Turn), Turn.id == turn_id)
@@ -209,9 +252,11 @@ class SqlTurnStore:
             turn = db.scalar(mine.execution_options(populate_existing=True))
             if title is None or turn is None:
                 raise NotFound("There is no such turn.")
-            text_by_role = dict(db.execute(messages).all())
-            message, reply = text_by_role.get("user", ""), text_by_role.get("assistant", "")
+            said = {message.role: message for message in db.execute(messages)}
+            message, reply = (said[role].content if role in said else "" for role in ("user", "assistant"))
+            rendered = rendered_of(said["assistant"]) if reply else None
             events = tuple(unpacked(turn.log, message, reply))
-            record = TurnRecord(turn.id, turn.request_id, events, result_of(turn, reply=reply, title=title))
+            result = result_of(turn, reply=reply, title=title, rendered=rendered)
+            record = TurnRecord(turn.id, turn.request_id, events, result)
         self._db.release()  # The caller may wait long for events, and must not hold a connection meanwhile.
         return record

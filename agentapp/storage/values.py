@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Literal
 
-from agentapp.events import Event, Status, TurnResult
+from agentapp.events import Event, Rendered, Status, TurnResult
 
 Role = Literal["member", "admin", "operator"]
 
@@ -40,6 +41,7 @@ class StoredMessage:
     role: str
     content: str
     created_at: datetime
+    rendered: Rendered | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,3 +73,31 @@ class Transcript:
     chat: Chat
     turns: tuple[StoredTurn, ...]
     messages: tuple[StoredMessage, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Versions:
+    """A turn is version ``number`` of ``total``. ``previous`` and ``next`` are the ids beside it, if any."""
+
+    number: int
+    total: int
+    previous: str | None
+    next: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class BranchPage:
+    """Some turns of one branch of a chat, one after the other, with all that a page shows of them.
+
+    ``versions`` are by the id of a turn, for those that have more than one. ``following`` is the id of the
+    turn after the last one here, and ``end`` of the last one of the branch; it is None if that is too far
+    away. ``running`` is the id of the chat's running turn, wherever it is.
+    """
+
+    turns: tuple[StoredTurn, ...] = ()
+    messages: tuple[StoredMessage, ...] = ()
+    versions: Mapping[str, Versions] = field(default_factory=dict)
+    has_earlier: bool = False
+    following: str | None = None
+    end: str | None = None
+    running: str | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,12 +19,14 @@ from tests.support.server import clean_env
 
 
 @pytest.fixture
-def environ(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+def environ(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, str]]:
+    umask = os.umask(0o022)  # what most people have, and a command changes for its process
     monkeypatch.chdir(tmp_path)
     ours = {"AGENTAPP_DATABASE_URL": f"sqlite:///{tmp_path}/test.sqlite3"}
     for name in set(os.environ) - set(clean_env()):
         monkeypatch.delenv(name)
-    return ours
+    yield ours
+    os.umask(umask)
 
 
 @pytest.fixture
@@ -37,8 +40,9 @@ def agentapp(environ: dict[str, str]) -> Agentapp:
 
 
 @pytest.fixture
-def migrated(agentapp: Agentapp) -> Agentapp:
-    assert agentapp("db", "upgrade").exit_code == 0
+def migrated(agentapp: Agentapp, tmp_path: Path, sqlite_template: Path) -> Agentapp:
+    """With a database as `agentapp db upgrade` makes it, which is a test of its own."""
+    shutil.copy(sqlite_template, tmp_path / "test.sqlite3")
     return agentapp
 
 

@@ -209,7 +209,16 @@ def test_json_has_every_field_in_its_type(app: Flask, agentapp: Agentapp) -> Non
         assert [name for name, kind in FIELDS.items() if not isinstance(row[name], kind)] == []
         assert datetime.fromisoformat(row["updated_at"]).utcoffset() is not None
     kinds = {row["scope"]: row for row in rows}
-    assert set(kinds) == {"session", "user", "tenant", "provider", "login-name", "login-address"}
+    assert set(kinds) == {
+        "session",
+        "user",
+        "tenant",
+        "provider",
+        "login-name",
+        "login-address",
+        "login-attempts",
+        "new-chats",
+    }
     session, user, tenant = kinds["session"], kinds["user"], kinds["tenant"]
     assert (session["unit"], session["limit"], session["rate_used"]) == ("tokens", 1_000_000, 1)
     assert session["used"] > 0
@@ -346,19 +355,34 @@ def test_resetting_the_provider_forgets_its_outage(
     settings: Settings, make_app: Callable[..., Flask], agentapp: Agentapp
 ) -> None:
     app = make_app(None, replace(settings, provider_breaker_users=2))
-    ann, bob = person(app, "ann"), person(app, "bob")
+    ann, bob = person(app, "ann"), person(app, "bob", tenant="acme")
     for one in (ann, bob):
         one.send(one.new_chat(), "/fail")
     chat = ann.new_chat()
     answer = ann.send(chat, "hello").json
     assert answer["scope"] == "provider"
-    assert answer["detail"].startswith("The model is not answering for anybody right now. Try again in 0:")
+    assert answer["detail"].startswith(
+        "The model is not answering right now, and not only for you. Try again"
+    )
     (row,) = [row for row in listed(agentapp) if row["scope"] == "provider"]
     assert (row["state"], row["failures"], row["trips"]) == ("open", 2, 1)
     assert agentapp("reset", "provider:demo").stdout == "provider:demo was open, is closed now\n"
     ann.ask(chat, "hello")
     assert ann.send(ann.new_chat(), "/fail").status_code == 502
     assert ann.ask(chat, "hello"), "a single failure after the reset must not open it again"
+
+
+def test_resetting_the_provider_gives_the_model_back_to_a_tenant_that_has_lost_it(
+    settings: Settings, make_app: Callable[..., Flask], agentapp: Agentapp
+) -> None:
+    app = make_app(None, replace(settings, provider_breaker_users=2))
+    ann, bob = person(app, "ann"), person(app, "bob")
+    for one in (ann, bob):
+        one.send(one.new_chat(), "/fail")
+    assert [(row["scope"], row["state"]) for row in listed(agentapp) if row["trips"]] == [("tenant", "open")]
+    assert ann.send(ann.new_chat(), "hello").json["scope"] == "provider"
+    agentapp("reset", "provider:demo")
+    assert ann.ask(ann.new_chat(), "hello")
 
 
 def test_reset_of_a_breaker_that_never_was_changes_nothing(app: Flask, agentapp: Agentapp) -> None:

@@ -49,7 +49,7 @@ def test_bad_setting_is_one_line_and_nothing_starts(
 def test_bad_address_is_one_line(
     agentapp: Agentapp, environ: dict[str, str], bind: str, problem: str
 ) -> None:
-    environ["AGENTAPP_SECRET_KEY"] = "s" * 32
+    environ |= {"AGENTAPP_SECRET_KEY": "s" * 32, "AGENTAPP_HOSTS": "chat.example.org"}
     done = agentapp("serve", "--bind", bind)
     assert (done.exit_code, done.stdout) == (2, "")
     assert done.stderr.startswith(f"agentapp: {problem}")

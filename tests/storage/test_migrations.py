@@ -21,14 +21,17 @@ from sqlalchemy.orm import Session
 
 from agentapp.errors import SettingError, StartError, StorageUnavailable
 from agentapp.events import TurnStarted, text_of, unpacked
+from agentapp.isolation import ThreadBinder, UserScope
 from agentapp.server import resources
 from agentapp.storage import migrate, schema
-from agentapp.storage.db import make_engine
+from agentapp.storage.chats import Chats
+from agentapp.storage.db import Database, make_engine
 from agentapp.storage.models import Base, LiveTurn, Message, Turn
 from agentapp.web.steps import steps_of
 from tests.support.forked_agentapp import ForkedAgentapp
 from tests.support.postgres import postgres_url
 from tests.support.server import clean_env
+from tests.support.stored_bytes import counted, kept
 
 NEXT = """
 import sqlalchemy as sa
@@ -78,8 +81,16 @@ def next_revision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[.
 def test_migrated_database_does_not_differ_from_the_models(url: str, engine: Engine) -> None:
     migrate.upgrade(url)
     with engine.connect() as connection:
-        context = MigrationContext.configure(connection, opts={"compare_server_default": True})
+        opts: dict[str, Any] = {"compare_server_default": True}
+        if engine.dialect.name == "sqlite":
+            opts["include_object"] = _is_compared
+        context = MigrationContext.configure(connection, opts=opts)
         assert compare_metadata(context, Base.metadata) == []
+
+
+def _is_compared(item: Any, name: str | None, kind: str, reflected: bool, other: object) -> bool:
+    """On SQLite the search uses a full-text table, which is no model, in place of PostgreSQL's index."""
+    return name != "ix_search_entries_words" and not str(name).startswith("search_index")
 
 
 def test_migrated_database_has_the_constraints_alembic_does_not_compare(url: str, engine: Engine) -> None:
@@ -292,6 +303,68 @@ def test_what_a_model_gave_a_tool_is_shown_as_it_was_whatever_it_was(
     with Session(engine.execution_options(agentapp_migrates=True)) as db:  # everybody's
         (log,) = db.scalars(select(Turn.log))
     assert steps_of(unpacked(log, "", "")) == ({**SUM, "input": given},)
+
+
+def test_what_was_said_before_there_was_an_index_is_found(
+    url: str, engine: Engine, next_revision: Callable[..., None]
+) -> None:
+    """Newest last, in several batches, of everybody; and again after a way down and up."""
+    shipped = resources.migrations() / "versions" / "0005_search_index.py"
+    shipped.write_text(shipped.read_text().replace("BATCH = 500", "BATCH = 4"))
+    _upgrade_to(url, "0002")
+    turns = _old_turns()
+    _at_0002(engine, turns)
+    _upgrade_to(url, "0004")
+    for _ in range(2):
+        _upgrade_to(url, "0005")
+        for who, chats in (("u", {"lone", "long"}), ("v", {"busy"})):
+            user = UserScope(request_id="r", tenant_id=who, user_id=who)
+            assert _found(url, user, "asked zebra") == set()
+            assert _found(url, user, "ask") == chats, "messages"
+            assert _found(url, user, "more and") == chats - {"none"}, "answers"
+            assert _found(url, user, "title") >= chats, "titles"
+        with engine.connect().execution_options(agentapp_migrates=True) as connection:
+            places = connection.scalars(
+                text(
+                    "SELECT messages.created_at FROM search_entries JOIN messages"
+                    " ON messages.id = search_entries.message_id ORDER BY search_entries.id"
+                )
+            ).all()
+        assert places == sorted(places)
+        assert len(places) == sum(1 + (turn["reply"] is not None) for turn in turns)
+        with schema.migrating(url) as connection:
+            command.downgrade(migrate.config_for(connection), "0004")
+        assert not [name for name in inspect(engine).get_table_names() if name.startswith("search")]
+
+
+def test_what_was_kept_before_it_was_counted_counts(url: str, engine: Engine) -> None:
+    _upgrade_to(url, "0002")
+    _at_0002(engine, _old_turns())
+    migrate.upgrade(url)
+    assert counted(engine) == kept(engine)
+    assert set(counted(engine)) == {"u", "v"}
+    with engine.execution_options(agentapp_migrates=True).begin() as connection:
+        connection.execute(text("DELETE FROM sessions"))
+    assert counted(engine) == kept(engine) == {}
+
+
+def _found(url: str, user: UserScope, words: str) -> set[str]:
+    db = Database(url, ThreadBinder())
+    with db._binder.bound(user):
+        chats, _ = Chats(db).page(user, words=words)
+    db.close()
+    return {chat.id for chat in chats}
+
+
+def test_sqlite_without_full_text_search_is_said_plainly(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = f"sqlite:///{tmp_path}/test.sqlite3"
+    monkeypatch.setattr(schema, "_FULL_TEXT_MODULE", "a module that no SQLite has")
+    with pytest.raises(StartError, match="built without FTS5"):
+        migrate.upgrade(url)
+    with pytest.raises(StartError, match="built without FTS5"):
+        schema.require_current(url)
 
 
 def test_directory_with_a_percent_sign_is_fine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ from sqlalchemy import event, text
 from agentapp.agents import Agent, Limits, Team
 from agentapp.agents.prices import Prices
 from agentapp.errors import IdempotencyMismatch, NotBound, NotFound, StorageUnavailable, TurnInProgress
-from agentapp.events import TurnResult, Usage
+from agentapp.events import Rendered, TurnResult, Usage
 from agentapp.guardrails import BreakerPolicy, CellPolicy, Cells, Registry
 from agentapp.guardrails.admission import Reservation, TurnCells
 from agentapp.guardrails.guard import Guardrails
@@ -85,6 +85,7 @@ class Stores:
             past_chats=self.chats,
             prices=Prices((("m", PRICE, PRICE),)),
             telemetry=NullTelemetry(),
+            render=lambda text: Rendered(f"<p>{text}</p>", "test"),
         )
 
     def delete_chat(self, scope: Scope) -> None:
@@ -100,7 +101,7 @@ class Stores:
             "session": (0, cells.session.budget.holds.amount(now)),
             "user": (cells.user.bulkhead.holds.count(now), cells.user.budget.holds.amount(now)),
             "tenant": (cells.tenant.bulkhead.holds.count(now), cells.tenant.budget.holds.amount(now)),
-            "provider": (cells.provider.outage.running.count(now), 0),
+            "provider": (cells.provider.bulkhead.holds.count(now), 0),
         }
 
     def used(self, scope: Scope) -> dict[str, int]:
@@ -244,20 +245,22 @@ def test_a_turn_that_ends_while_it_is_given_up_is_given_back_once(
     chat, elsewhere = stores.chat(ann), stores.chat(ann)
     running = stores.begin(elsewhere, "stays")
     begun = stores.begin(chat, "hello", lease=OVER if other == "begin" else LEASE)
-    ending, given_up = threading.Event(), threading.Event()
-    give_back = stores.guardrails.give_back
+    ending, given_up, ending_thread = threading.Event(), threading.Event(), list[threading.Thread]()
+    give_back = stores.guardrails.settle
 
     def hold_up(conn: Any, cursor: Any, statement: str, *rest: Any) -> None:
         if statement.startswith("UPDATE turns") and not ending.is_set():
+            ending_thread.append(threading.current_thread())
             ending.set()
             given_up.wait(1)
 
     def tell_when_given_back(*args: Any) -> None:
         give_back(*args)
-        given_up.set()
+        if threading.current_thread() is not ending_thread[0]:
+            given_up.set()
 
     event.listen(stores.db.engine, "after_cursor_execute", hold_up)
-    monkeypatch.setattr(stores.guardrails, "give_back", tell_when_given_back)
+    monkeypatch.setattr(stores.guardrails, "settle", tell_when_given_back)
     with ThreadPoolExecutor(2) as pool:
         end = pool.submit(settle, begun)
         assert ending.wait(10)
@@ -305,20 +308,6 @@ def test_somebody_elses_chat_is_an_absent_one(stores: Stores) -> None:
     assert read(stores, chat, lambda: stores.chats.get(chat)).title == "private"
 
 
-def test_search_takes_its_words_literally_and_ignores_case(stores: Stores) -> None:
-    ann = stores.user("ann")
-    stores.turn(stores.chat(ann), "We pay 100% in May")
-    stores.turn(stores.chat(ann), "snake_case \\o/ it's")
-
-    def found(words: str) -> list[str]:
-        return [c.title for c in read(stores, ann, lambda: stores.chats.page(ann, words=words))[0]]
-
-    assert found("PAY 100% in") == ["We pay 100% in May"]
-    assert found("%") == ["We pay 100% in May"]
-    assert found("e_c") == found("\\o/") == found("it's") == ["snake_case \\o/ it's"]
-    assert found("y_1") == found("100%May") == []
-
-
 def test_the_search_of_past_chats_finds_the_users_other_chats_only(stores: Stores) -> None:
     ann, bob = stores.user("ann"), stores.user("bob")
     past, now = stores.chat(ann), stores.chat(ann)
@@ -327,13 +316,6 @@ def test_the_search_of_past_chats_finds_the_users_other_chats_only(stores: Store
     stores.turn(stores.chat(bob), "my blue door")
     found = read(stores, now, lambda: stores.chats.search(now, "BLUE door", 9))
     assert [(title, passage) for title, _, passage in found] == [("the blue door", "the blue door")]
-
-
-def test_search_ignores_case_beyond_ascii_on_sqlite_too(stores: Stores) -> None:
-    if stores.db.engine.dialect.name == "sqlite":  # on PostgreSQL the database's locale decides
-        ann = stores.user("ann")
-        stores.turn(stores.chat(ann), "Äpfel und ÖL")
-        assert len(read(stores, ann, lambda: stores.chats.page(ann, words="äPFEL UND öl"))[0]) == 1
 
 
 def test_pages_of_chats_are_complete_and_newest_first(stores: Stores) -> None:

@@ -1,0 +1,169 @@
+"""Names that look like somebody else's cannot be made, and passwords that everybody tries cannot be set."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import pytest
+from flask import Flask
+from flask.testing import FlaskClient
+from sqlalchemy import text
+
+from agentapp.config import Settings
+from agentapp.errors import BadRequest
+from agentapp.isolation import RequestScope
+from agentapp.storage.accounts import Accounts
+from agentapp.storage.db import make_engine
+from agentapp.web.parts import Parts
+from tests.support.users import JSON, PAGE, PASSWORD, csrf_of, sign_in
+
+CYRILLIC_A = "\N{CYRILLIC SMALL LETTER A}"
+ALL_CYRILLIC_COP = "\N{CYRILLIC SMALL LETTER ES}\N{CYRILLIC SMALL LETTER O}\N{CYRILLIC SMALL LETTER ER}"
+GOOD = ["ann", "o'neill".replace("'", "."), "user-10", "müller", "łukasz", "иван", "мария", "γιώργος", "李雷"]
+GOOD += ["山田taro", "たろう", "カタカナー", "김철수", "עדי", "a@example.org", "иван7", "नमन"[:1]]
+
+
+@pytest.fixture
+def accounts(parts: Parts) -> Accounts:
+    return parts.accounts
+
+
+@pytest.mark.parametrize("name", GOOD)
+def test_names_of_one_alphabet_are_fine(accounts: Accounts, name: str) -> None:
+    assert accounts.add(name, PASSWORD).name == name.casefold()
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        f"{CYRILLIC_A}dmin",
+        "adm\N{CYRILLIC SMALL LETTER BYELORUSSIAN-UKRAINIAN I}n",
+        "pay\N{GREEK SMALL LETTER RHO}al",
+        "иvан",
+        f"ann@{CYRILLIC_A}",
+    ],
+)
+def test_alphabets_are_not_mixed(accounts: Accounts, name: str) -> None:
+    with pytest.raises(BadRequest, match="one alphabet"):
+        accounts.add(name, PASSWORD)
+    with pytest.raises(BadRequest, match="one alphabet"):
+        accounts.add("ann", PASSWORD, tenant=name)
+    assert accounts.add("ann", PASSWORD).name == "ann", "nothing of it was kept"
+
+
+def test_letters_of_a_special_form_are_refused(accounts: Accounts) -> None:
+    accounts.add("admin", PASSWORD)
+    for name in ("\uff41dmin", "\N{MATHEMATICAL BOLD SMALL A}dmin", "admin\N{SUPERSCRIPT TWO}"):
+        with pytest.raises(BadRequest, match="special form"):
+            accounts.add(name, PASSWORD)
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ("cop", ALL_CYRILLIC_COP),
+        (ALL_CYRILLIC_COP, "cop"),
+        ("admin", "adm\N{LATIN SMALL LETTER DOTLESS I}n"),
+        ("paypal", "paypa1"),
+        ("bob", "b0b"),
+        ("\N{GREEK SMALL LETTER OMICRON}", "\N{CYRILLIC SMALL LETTER O}"),
+    ],
+)
+def test_a_name_that_looks_like_an_existing_one_is_refused(
+    accounts: Accounts, first: str, second: str
+) -> None:
+    accounts.add(first, PASSWORD, tenant=first)
+    with pytest.raises(BadRequest, match=r"There is already a user .* looks the same"):
+        accounts.add(second, PASSWORD, tenant=first)
+    with pytest.raises(BadRequest, match=r"There is already a tenant .* looks the same"):
+        accounts.add("somebody", PASSWORD, tenant=second)
+    with pytest.raises(BadRequest, match="There is already a user"):
+        accounts.add(first, PASSWORD)
+
+
+def test_of_two_names_that_look_the_same_and_come_at_once_one_is_made(
+    database_url: str, settings: Settings, make_app: Callable[..., Flask]
+) -> None:
+    parts = make_app(None, replace(settings, database_url=database_url)).extensions["agentapp"]
+    pairs = [(f"x{n}o", f"x{n}0") for n in range(2, 8)]
+    start = threading.Barrier(2)
+
+    def add(name: str) -> bool:
+        start.wait(30)
+        with parts.binder.bound(RequestScope(request_id=name)):
+            try:
+                parts.accounts.add(name, PASSWORD)
+            except BadRequest:
+                return False
+            return True
+
+    with ThreadPoolExecutor(2) as pool:
+        for pair in pairs:
+            assert sorted(pool.map(add, pair)) == [False, True], pair
+
+
+def test_names_from_before_stay_valid(app: Flask, settings: Settings, parts: Parts) -> None:
+    parts.accounts.add("ann", PASSWORD, tenant="acme")
+    engine = make_engine(settings.database_url)
+    with engine.begin() as connection:
+        connection.execute(text("UPDATE users SET name = :name"), {"name": f"{CYRILLIC_A}nn"})
+        connection.execute(text("UPDATE tenants SET name = :name"), {"name": f"{CYRILLIC_A}cme"})
+    engine.dispose()
+    assert sign_in(app, f"{CYRILLIC_A}nn").get("/chat").status_code == 200
+    parts.accounts.set_password(f"{CYRILLIC_A}nn", "another long password")
+    assert parts.accounts.add("bob", PASSWORD, tenant=f"{CYRILLIC_A}cme").name == "bob"
+
+
+@pytest.mark.parametrize("password", ["password", "PassWord1", "12345678", "qwertyuiop", " iloveyou "])
+def test_a_common_password_cannot_be_set(accounts: Accounts, password: str) -> None:
+    accounts.add("ann", PASSWORD)
+    with pytest.raises(BadRequest, match="one of the most common"):
+        accounts.add("bob", password)
+    with pytest.raises(BadRequest, match="one of the most common"):
+        accounts.set_password("ann", password)
+
+
+def test_nor_one_that_is_the_name(accounts: Accounts) -> None:
+    accounts.add("bartholomew-7", PASSWORD)
+    with pytest.raises(BadRequest, match="must not be the name"):
+        accounts.add("Marguerite-9", "marguerite-9")
+    with pytest.raises(BadRequest, match="must not be the name"):
+        accounts.set_password("bartholomew-7", "Bartholomew-7")
+
+
+def test_the_set_up_page_says_so_and_keeps_the_link(client: FlaskClient, parts: Parts) -> None:
+    token = parts.accounts.new_setup_token()
+    csrf = csrf_of(client.get(f"/setup?token={token}", headers=PAGE).text)
+    for name, password, words in (
+        ("ann", "password1", "most common"),
+        ("bartholomew", "bartholomew", "must not be the name"),
+        (f"{CYRILLIC_A}dmin", PASSWORD, "one alphabet"),
+    ):
+        body = {"csrf_token": csrf, "username": name, "password": password}
+        answer = client.post(f"/setup?token={token}", data=body, headers=PAGE)
+        assert answer.status_code == 400
+        assert words in answer.text
+    body = {"csrf_token": csrf, "username": "ann", "password": PASSWORD}
+    assert client.post(f"/setup?token={token}", data=body, headers=JSON).status_code == 303
+
+
+def test_who_has_a_common_password_from_before_can_sign_in(
+    parts: Parts, app: Flask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as before:
+        before.setattr("agentapp.storage.accounts.check_password", lambda *given: None)
+        parts.accounts.add("ann", "password")
+    browser = app.test_client()
+    csrf = csrf_of(browser.get("/login", headers=PAGE).text)
+    body = {"csrf_token": csrf, "username": "ann", "password": "password"}
+    assert browser.post("/login", data=body).status_code == 303
+
+
+def test_starting_does_not_load_the_list() -> None:
+    look = "import sys, agentapp.app; sys.exit('zxcvbn' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", look], check=False).returncode == 0

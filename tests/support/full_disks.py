@@ -1,0 +1,54 @@
+"""Databases whose disk is full, so that every write that needs room fails as it really does then."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from sqlalchemy import event, text
+
+from agentapp.storage.db import Database
+
+NO_ROOM = """
+    CREATE FUNCTION no_room() RETURNS trigger LANGUAGE plpgsql AS $$
+    BEGIN RAISE EXCEPTION USING ERRCODE = '53100', MESSAGE = 'could not extend file: No space left'; END $$
+"""
+
+
+@contextmanager
+def full_sqlite(db: Database) -> Iterator[None]:
+    """The file may not grow. SQLite then fails as it does when the disk has no room."""
+
+    def allow_pages(connection: Any, pages: int) -> None:
+        cursor = connection.cursor()
+        cursor.execute(f"PRAGMA max_page_count = {pages}")  # never less than there are
+        cursor.close()
+
+    def limit(connection: Any, record: Any, proxy: Any) -> None:
+        allow_pages(connection, 1)
+
+    def lift(connection: Any, record: Any, proxy: Any) -> None:
+        allow_pages(connection, 1_073_741_823)
+
+    event.listen(db.engine, "checkout", limit)
+    try:
+        yield
+    finally:
+        event.remove(db.engine, "checkout", limit)
+        event.listen(db.engine, "checkout", lift)
+
+
+@contextmanager
+def full_postgresql(db: Database) -> Iterator[None]:
+    """A real disk cannot be filled here. The server is made to send the error that it sends then."""
+    with db.engine.begin() as connection:
+        connection.execute(text(NO_ROOM))
+        connection.execute(
+            text("CREATE TRIGGER no_room BEFORE INSERT ON turns FOR EACH ROW EXECUTE FUNCTION no_room()")
+        )
+    try:
+        yield
+    finally:
+        with db.engine.begin() as connection:
+            connection.execute(text("DROP TRIGGER no_room ON turns"))

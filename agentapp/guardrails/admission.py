@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from agentapp.errors import GuardrailRefused
+from agentapp.errors import BreakerOpen, GuardrailRefused
 from agentapp.events import TurnResult, Verdict
 from agentapp.guardrails.breaker import Breaker
 from agentapp.guardrails.cell import Cell
 from agentapp.guardrails.holds import Hold
-from agentapp.guardrails.outage import Outage
+from agentapp.guardrails.outage import Person
 from agentapp.guardrails.wording import stamp_refusal
 
 NO_GENERATION = -1  # No breaker has it, so an outcome that carries it is ignored.
@@ -49,6 +49,10 @@ class Reservation:
     session_generation: int = NO_GENERATION
     user_generation: int = NO_GENERATION
     provider_generation: int = NO_GENERATION
+    tenant_generation: int = NO_GENERATION
+    # What its first model call is expected to cost. It is charged if the worker dies and has not stored more.
+    first_call_tokens: int = 0
+    first_call_microusd: int = 0
 
     @property
     def microusd(self) -> int:
@@ -65,7 +69,7 @@ class Reservation:
         return cls(**{name: keyed[name] for name in cls.__slots__ if name in keyed})
 
 
-def admit(cells: TurnCells, max_cost: MaxCost, now: float) -> tuple[TurnCells, Reservation]:
+def admit(cells: TurnCells, who: Person, max_cost: MaxCost, now: float) -> tuple[TurnCells, Reservation]:
     """The cells with one more turn running. Raises the first `GuardrailRefused` there is, and then
     nothing was taken anywhere.
 
@@ -75,14 +79,25 @@ def admit(cells: TurnCells, max_cost: MaxCost, now: float) -> tuple[TurnCells, R
     session, user, tenant, provider = cells
     scope = "provider"
     try:
-        provider = replace(provider, breaker=provider.breaker.admit(now), outage=provider.outage.began(now))
+        provider = replace(
+            provider, breaker=_asked_about_model(provider, who, now), bulkhead=provider.bulkhead.enter(now)
+        )
+        if not tenant.breaker.forced:
+            tenant = replace(tenant, breaker=_asked_about_model(tenant, who, now))
         scope = "session"
         session, tokens = _reserved(session, max_cost.tokens, now)
         scope = "user"
         user, user_money = _reserved(user, max_cost.microusd, now)
         scope = "tenant"
-        tenant, tenant_money = _reserved(tenant, max_cost.microusd, now)
-        tenant = replace(tenant, bucket=tenant.bucket.take(now), bulkhead=tenant.bulkhead.enter(now))
+        if tenant.breaker.forced:
+            tenant = replace(tenant, breaker=tenant.breaker.admit(now))
+        tenant_money = tenant.budget.fits(max_cost.microusd, now)
+        tenant = replace(
+            tenant,
+            budget=tenant.budget.reserve(tenant_money, now),
+            bucket=tenant.bucket.take(now),
+            bulkhead=tenant.bulkhead.enter(now),
+        )
         scope = "user"
         user = replace(user, bucket=user.bucket.take(now), bulkhead=user.bulkhead.enter(now))
         scope = "session"
@@ -100,18 +115,28 @@ def admit(cells: TurnCells, max_cost: MaxCost, now: float) -> tuple[TurnCells, R
         session_generation=session.breaker.generation,
         user_generation=user.breaker.generation,
         provider_generation=provider.breaker.generation,
+        tenant_generation=tenant.breaker.generation,
     )
 
 
 def settle(
-    cells: TurnCells, reservation: Reservation, user_id: str, result: TurnResult, now: float
+    cells: TurnCells, reservation: Reservation, who: Person, result: TurnResult, now: float
 ) -> TurnCells:
     """The cells after the turn: what was reserved is given back, real usage is counted, breakers are told."""
     session, user, tenant, provider = cells
     at, cost = reservation.at, result.charged_microusd
-    provider = _provider_settled(provider, reservation, user_id, result, now)
-    # If the model is down for everybody, that is not held against this chat or this person.
-    is_down = result.verdict == "failed" and provider.breaker.opened is not None
+    provider = replace(provider, bulkhead=provider.bulkhead.leave(at, now))
+    provider = _told_about_model(provider, reservation.provider_generation, who, result, now)
+    tenant = replace(
+        tenant,
+        budget=tenant.budget.settle(Hold(at, reservation.tenant_microusd), cost, now),
+        bulkhead=tenant.bulkhead.leave(at, now),
+    )
+    tenant = _told_about_model(tenant, reservation.tenant_generation, who, result, now)
+    # If the model is down for others too, that is not held against this chat or this person.
+    is_down = result.verdict == "failed" and (
+        provider.breaker.opened is not None or tenant.breaker.opened is not None
+    )
     verdict: Verdict = "abandoned" if is_down else result.verdict
     return TurnCells(
         replace(
@@ -126,18 +151,9 @@ def settle(
             budget=user.budget.settle(Hold(at, reservation.user_microusd), cost, now),
             bulkhead=user.bulkhead.leave(at, now),
         ),
-        replace(
-            tenant,
-            budget=tenant.budget.settle(Hold(at, reservation.tenant_microusd), cost, now),
-            bulkhead=tenant.bulkhead.leave(at, now),
-        ),
+        tenant,
         provider,
     )
-
-
-def give_back(cells: TurnCells, reservation: Reservation, now: float) -> TurnCells:
-    """The cells after a turn whose worker died: nothing is known of what it spent."""
-    return settle(cells, reservation, "", TurnResult("interrupted"), now)
 
 
 def charge(cells: TurnCells, result: TurnResult, now: float) -> TurnCells:
@@ -172,29 +188,44 @@ def _breaker_after(breaker: Breaker, generation: int, verdict: Verdict, now: flo
     return breaker.abandoned(generation, now)
 
 
-def _provider_settled(
-    cell: Cell, reservation: Reservation, user_id: str, result: TurnResult, now: float
-) -> Cell:
-    """Its breaker is told about probes. Whether it opens depends on how many users fail, and how often."""
-    breaker, outage = cell.breaker, cell.outage.ended(reservation.at, now)
-    # A turn that was admitted before the breaker opened or closed brings old news.
-    if reservation.provider_generation == breaker.generation:
-        breaker, outage = _provider_after(breaker, outage, user_id, result, now)
-    return replace(cell, breaker=breaker, outage=outage)
+def _asked_about_model(cell: Cell, who: Person, now: float) -> Breaker:
+    """The breaker of the provider or of the tenant after it let the turn through. If it is open: a tenant of
+    which nobody failed may try at once, one turn at a time; of a tenant that failed, the probe after the
+    cool-down goes to somebody who did not.
+    """
+    breaker, outage = cell.breaker, cell.outage
+    if breaker.opened is None or breaker.forced:
+        return breaker.admit(now)
+    if not outage.tenant_failed(who.tenant_id):
+        return breaker.admit_early(now)
+    if (left := outage.seconds_without_probe(who, breaker.cooldown, now)) > 0:
+        wait = max(left, breaker.wait(now) or 0.0)
+        raise BreakerOpen(limit=outage.policy.users, used=breaker.failures, retry_after=wait)
+    return breaker.admit(now)
 
 
-def _provider_after(
-    breaker: Breaker, outage: Outage, user_id: str, result: TurnResult, now: float
-) -> tuple[Breaker, Outage]:
-    generation, is_open = breaker.generation, breaker.opened is not None
+def _told_about_model(cell: Cell, generation: int, who: Person, result: TurnResult, now: float) -> Cell:
+    """The breaker itself is told about probes. Whether it opens depends on how many users fail, and how
+    often.
+    """
+    breaker, outage = cell.breaker, cell.outage
+    is_open = breaker.opened is not None
+    if generation != breaker.generation:
+        # Admitted before the breaker opened or closed, so this is old news. But who fails while it is open is
+        # one of those who failed.
+        if is_open and result.verdict == "failed" and result.blame == "provider":
+            return replace(cell, outage=outage.failed(who, now, is_open=True))
+        return cell
     if result.verdict == "succeeded":
-        return breaker.succeeded(generation, now), outage.cleared() if is_open else outage.succeeded(now)
+        outage = outage.cleared() if is_open else outage.succeeded(now)
+        return replace(cell, breaker=breaker.succeeded(generation, now), outage=outage)
     if result.verdict != "failed" or result.blame != "provider":
-        return breaker.abandoned(generation, now), outage
+        return replace(cell, breaker=breaker.abandoned(generation, now))
     if is_open:
-        return breaker.failed(generation, now), outage
-    outage = outage.failed(user_id, now)
-    if outage.is_down(now) and not breaker.forced:
+        breaker = breaker.failed(generation, now)
+        return replace(cell, breaker=breaker, outage=outage.failed(who, now, is_open=True))
+    outage = outage.failed(who, now)
+    if outage.is_down(now, cell.bulkhead.holds.count(now)) and not breaker.forced:
         # Its failures are the number of failing users: zero would mean that an operator paused it.
         breaker = replace(breaker, failures=outage.users_failing(now)).tripped(now)
-    return breaker, outage
+    return replace(cell, breaker=breaker, outage=outage)

@@ -68,6 +68,14 @@ class Breaker:
             raise BreakerOpen(limit=self.policy.failures, used=self.failures, retry_after=wait)
         return replace(self, probed=now, generation=self.generation + 1)
 
+    def admit_early(self, now: float) -> Breaker:
+        """The same for an open breaker, before its cool-down is over: for somebody in whose case nothing has
+        failed yet. It is one attempt at a time too.
+        """
+        if (left := self._probe_left(now)) > 0:
+            raise BreakerOpen(limit=self.policy.failures, used=self.failures, retry_after=left)
+        return replace(self, probed=now, generation=self.generation + 1)
+
     def succeeded(self, generation: int, now: float) -> Breaker:
         if generation != self.generation or self.forced:
             return self
@@ -80,6 +88,8 @@ class Breaker:
     def failed(self, generation: int, now: float) -> Breaker:
         if generation != self.generation or self.forced:
             return self
+        if self._is_probed_early:  # it was known before that it is down, so nobody waits longer for this
+            return self.abandoned(generation, now)
         more = replace(self, failures=self.failures + 1, recent=self._noted(now, failed=True))
         if self.opened is not None:
             return more._open(now, self.reopened + 1)
@@ -123,9 +133,7 @@ class Breaker:
         left = self.cooldown - elapsed(self.opened, now)
         if left > 0:
             return left
-        if self.probed is not None and (left := self.policy.lease - elapsed(self.probed, now)) > 0:
-            return min(left, PROBE_RETRY_AFTER_SECONDS)
-        return None
+        return self._probe_left(now) or None
 
     @property
     def is_unused(self) -> bool:
@@ -151,6 +159,18 @@ class Breaker:
         kept = {name: state[name] for name in STORED if name in state}
         kept["recent"] = tuple((start, ok, bad) for start, ok, bad in state.get("recent", ()))
         return cls(policy, generation=state.get("token", 0), **kept)
+
+    @property
+    def _is_probed_early(self) -> bool:
+        if self.opened is None or self.probed is None:
+            return False
+        return elapsed(self.opened, self.probed) < self.cooldown
+
+    def _probe_left(self, now: float) -> float:
+        """Seconds until another probe may go out, as far as is known, if one is running."""
+        if self.probed is None:
+            return 0.0
+        return min(max(0.0, self.policy.lease - elapsed(self.probed, now)), PROBE_RETRY_AFTER_SECONDS)
 
     def _open(self, now: float, reopened: int) -> Breaker:
         full = min(self.policy.cooldown * 2.0 ** min(reopened, 60), self.policy.cooldown_max)

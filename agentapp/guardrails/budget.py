@@ -58,11 +58,12 @@ class Budget:
         return Budget(self.allowance, self.holds.give_back(hold, now), self.spent)
 
     def charge(self, amount: int, now: float) -> Budget:
+        """An amount below zero takes back what was charged too much."""
         if not amount:
             return self
         period = _period(self.allowance.period, now)
         before = dict(self.spent)
-        amount += before.pop(period, 0)
+        amount = max(0, amount + before.pop(period, 0))
         spent = (*before.items(), (period, amount))
         return Budget(self.allowance, self.holds, spent[-PERIODS_KEPT:])
 

@@ -75,7 +75,7 @@ class Cell:
             bucket=Bucket.from_json(policy.rate, state.get("bucket", [])),
             budget=Budget.from_json(policy.allowance, policy.lease, state.get("budget", {})),
             bulkhead=Bulkhead.from_json(policy.concurrent, policy.lease, state.get("room", [])),
-            outage=Outage.from_json(policy.outage, policy.lease, state.get("outage", {})),
+            outage=Outage.from_json(policy.outage, state.get("outage", {})),
             tools=tuple(state.get("tools", {}).items()),
         )
 

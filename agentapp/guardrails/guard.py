@@ -13,6 +13,7 @@ from agentapp.guardrails import admission
 from agentapp.guardrails.admission import MaxCost, Reservation, TurnCells
 from agentapp.guardrails.budget import Budget
 from agentapp.guardrails.cell import Cell, Key
+from agentapp.guardrails.outage import Person
 from agentapp.guardrails.registry import Registry, Rows
 from agentapp.isolation import Scope
 
@@ -61,7 +62,7 @@ class Guardrails:
         made: list[Reservation] = []
 
         def change(cells: TurnCells, now: float) -> TurnCells:
-            after, reservation = admission.admit(cells, max_cost, now)
+            after, reservation = admission.admit(cells, _person(scope), max_cost, now)
             made.append(reservation)
             return after
 
@@ -69,16 +70,14 @@ class Guardrails:
         return Admitted(made[0], after.session.tools)
 
     def settle(self, rows: Rows[Key], scope: Scope, reservation: Reservation, result: TurnResult) -> None:
-        """Give back what the turn reserved, count what it used and tell the breakers how it ended."""
+        """Give back what the turn reserved, count what it used and tell the breakers how it ended. Exactly
+        once for each turn, by whoever ends it.
+        """
         self._change(
             rows,
             scope,
-            lambda cells, now: admission.settle(cells, reservation, scope.user_id, result, now),
+            lambda cells, now: admission.settle(cells, reservation, _person(scope), result, now),
         )
-
-    def give_back(self, rows: Rows[Key], scope: Scope, reservation: Reservation) -> None:
-        """For a turn whose worker died: exactly once, when the turn is marked as interrupted or deleted."""
-        self._change(rows, scope, lambda cells, now: admission.give_back(cells, reservation, now))
 
     def charge(self, rows: Rows[Key], scope: Scope, result: TurnResult) -> None:
         """For a turn that went on spending after its reservation was given back."""
@@ -90,7 +89,7 @@ class Guardrails:
         cells = TurnCells(*self.registry.look(self.keys(scope)))
         refusal = None
         try:
-            admission.admit(cells, max_cost, now)
+            admission.admit(cells, _person(scope), max_cost, now)
         except GuardrailRefused as error:
             refusal = error
         meters = sorted(_meters(cells, now), key=lambda meter: -meter.share)
@@ -114,6 +113,10 @@ class Guardrails:
             rows, self.keys(scope), lambda cells: change(TurnCells(*cells), self.clock())
         )
         return TurnCells(*after)
+
+
+def _person(scope: Scope) -> Person:
+    return Person(scope.tenant_id, scope.user_id)
 
 
 def _meters(cells: TurnCells, now: float) -> list[Meter]:

@@ -82,8 +82,16 @@ class BreakerAdmin:
             yield breaker_row(stored, self._cells.load(stored.key, stored.state), self._now())
 
     def reset(self, scope: str, name: str) -> Change:
-        """Close the breaker, and forget the provider's outage. Budgets and rates stay as they are."""
-        return self._set(scope, name, _reset)
+        """Close the breaker, and forget the failures that opened it. Budgets and rates stay as they are.
+
+        Closing the provider's closes it for every tenant too.
+        """
+        change = self._set(scope, name, _reset)
+        if scope == "provider":
+            for stored in list(self._store.listed()):
+                if stored.key.scope == "tenant":
+                    self._registry.update(stored.key, _with_model_allowed)
+        return change
 
     def force(self, scope: str, name: str, state: Literal["open", "closed"]) -> Change:
         """Open or close the breaker until it is reset."""
@@ -129,7 +137,7 @@ def breaker_row(stored: StoredCell, cell: Cell, now: float) -> BreakerRow:
         limit=None if limit is None else _in(unit, limit),
         unit=unit,
         reserved=_in(unit, held.amount(now)),
-        running=max(holds.count(now) for holds in (held, cell.bulkhead.holds, cell.outage.running)),
+        running=max(held.count(now), cell.bulkhead.holds.count(now)),
         rate_used=cell.bucket.used(now),
         tools=dict(cell.tools),
         updated_at=_iso(stored.updated_at),
@@ -140,6 +148,11 @@ def _reset(cell: Cell) -> Cell:
     if cell.breaker.is_unused and not cell.outage.slots:
         return cell
     return replace(cell, breaker=cell.breaker.reset(), outage=cell.outage.cleared())
+
+
+def _with_model_allowed(tenant: Cell) -> Cell:
+    """A tenant that an operator has paused stays paused."""
+    return tenant if tenant.breaker.forced else _reset(tenant)
 
 
 def _in(unit: Unit, amount: int) -> float:

@@ -1,12 +1,12 @@
-"""Whether the model is down for everybody: recent failures, with the users they happened to."""
+"""Whether the model is down: recent failures, with the tenants and users they happened to."""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from agentapp.guardrails.holds import Hold, Holds
 from agentapp.guardrails.times import recent, slot_start
 
 SLOTS = 10
@@ -15,88 +15,136 @@ SLOTS = 10
 MOST_PER_USER = 3
 # Users remembered in a window, far more than are needed. Further users' failures are counted without a name.
 MOST_USERS = 256
-UNNAMED = ""
+# A user who failed does not get the probe of an open breaker for so many cool-downs: when one is over,
+# somebody who did not fail is the first to try.
+COOLDOWNS_WITHOUT_PROBE = 1.2
 
-Slot = tuple[float, int, tuple[tuple[str, int], ...]]  # when it began, how many succeeded, who failed
+
+@dataclass(frozen=True, slots=True, order=True)
+class Person:
+    """A user and their tenant."""
+
+    tenant_id: str
+    user_id: str
+
+
+UNNAMED = Person("", "")
+
+Slot = tuple[float, int, tuple[tuple[Person, int], ...]]  # when it began, how many succeeded, who failed
 
 
 @dataclass(frozen=True, slots=True)
 class OutagePolicy:
-    """The model is down if within the window so many different users failed, and that share of all turns."""
+    """The model is down if within the window so many different users failed, and that share of all turns.
+
+    Of one tenant at most ``users_per_tenant`` users count; None is no limit.
+    """
 
     users: int = 5
     share: float = 0.5
     window: float = 30.0
+    users_per_tenant: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Outage:
-    """What opens the provider's breaker. Turns that still run count as not failed: of a hundred turns that
-    began together, the failing ones are often the first to end.
+    """What opens a breaker on the model: the provider's, or that of one tenant.
+
+    It is made of counts only, for slots of time that begin at the same moments everywhere: those of
+    several processes can be added up.
     """
 
     policy: OutagePolicy
-    running: Holds
     slots: tuple[Slot, ...] = ()
 
-    def began(self, now: float) -> Outage:
-        return Outage(self.policy, self.running.take(self.running.hold(0, now), now), self.slots)
-
-    def ended(self, since: float, now: float) -> Outage:
-        return Outage(self.policy, self.running.give_back(Hold(since, 0), now), self.slots)
-
     def succeeded(self, now: float) -> Outage:
-        return self._noted(None, now)
+        return self._noted(None, now, self._live(now))
 
-    def failed(self, user: str, now: float) -> Outage:
+    def failed(self, who: Person, now: float, *, is_open: bool = False) -> Outage:
+        """While the breaker is open nothing is forgotten. There is one turn at a time then, so that is not
+        much.
+        """
         known = self._failures(now)
-        return self._noted(user if user in known or len(known) < MOST_USERS else UNNAMED, now)
+        named = who if who in known or len(known) < MOST_USERS else UNNAMED
+        return self._noted(named, now, self.slots if is_open else self._live(now))
 
     def cleared(self) -> Outage:
         """Without the failures, after the model was seen to work again."""
-        return Outage(self.policy, self.running)
+        return Outage(self.policy)
 
-    def is_down(self, now: float) -> bool:
+    def is_down(self, now: float, running: int) -> bool:
+        """Turns that still run count as not failed: of a hundred turns that began together, the failing ones
+        are often the first to end.
+        """
         failures = self._failures(now)
-        bad = failures.pop(UNNAMED, 0)
-        bad += sum(min(count, MOST_PER_USER) for count in failures.values())
-        good = sum(slot[1] for slot in self._live(now)) + self.running.count(now)
-        return len(failures) >= self.policy.users and bad >= self.policy.share * (bad + good)
+        bad = sum(count if who == UNNAMED else min(count, MOST_PER_USER) for who, count in failures.items())
+        good = sum(slot[1] for slot in self._live(now)) + running
+        return self.users_failing(now) >= self.policy.users and bad >= self.policy.share * (bad + good)
 
     def users_failing(self, now: float) -> int:
-        return len(self._failures(now).keys() - {UNNAMED})
+        """As many as count."""
+        most = self.policy.users_per_tenant
+        tenants = Counter(who.tenant_id for who in self._failures(now) if who != UNNAMED)
+        return sum(count if most is None else min(count, most) for count in tenants.values())
+
+    def tenant_failed(self, tenant_id: str) -> bool:
+        """Whether any user of the tenant failed before the breaker opened or since."""
+        return any(who.tenant_id == tenant_id for _, _, bad in self.slots for who, _ in bad)
+
+    def seconds_without_probe(self, who: Person, cooldown: float, now: float) -> float:
+        """For how long this user does not get the probe of a breaker that is open with this cool-down: 0 if
+        they did not fail lately.
+        """
+        lasts = max(self._lasts, COOLDOWNS_WITHOUT_PROBE * cooldown)
+        failed = [start for start, _, bad in recent(self.slots, lasts, now) if who in dict(bad)]
+        return max(0.0, failed[-1] + lasts - now) if failed else 0.0
 
     def to_json(self) -> dict[str, Any]:
-        if not self.slots and not self.running.slots:
+        if not self.slots:
             return {}
-        state: dict[str, Any] = {
-            "running": self.running.to_json(),
-            "slots": [[start, good, dict(bad)] for start, good, bad in self.slots],
-        }
-        return {name: value for name, value in state.items() if value}
+        return {"slots": [[start, good, _by_tenant(bad)] for start, good, bad in self.slots]}
 
     @classmethod
-    def from_json(cls, policy: OutagePolicy, lease: float, state: dict[str, Any]) -> Outage:
-        slots = tuple((start, good, tuple(bad.items())) for start, good, bad in state.get("slots", ()))
-        return cls(policy, Holds.from_json(lease, state.get("running", [])), slots)
+    def from_json(cls, policy: OutagePolicy, state: dict[str, Any]) -> Outage:
+        slots = state.get("slots", ())
+        return cls(policy, tuple((start, good, _people(bad)) for start, good, bad in slots))
 
-    def _failures(self, now: float) -> Counter[str]:
-        counts: Counter[str] = Counter()
+    @property
+    def _lasts(self) -> float:
+        return self.policy.window * (1 + 1 / SLOTS)
+
+    def _failures(self, now: float) -> Counter[Person]:
+        counts: Counter[Person] = Counter()
         for _, _, bad in self._live(now):
             counts.update(dict(bad))
         return counts
 
     def _live(self, now: float) -> list[Slot]:
-        lasts = self.policy.window * (1 + 1 / SLOTS)
-        return recent(self.slots, lasts, now)
+        return recent(self.slots, self._lasts, now)
 
-    def _noted(self, user: str | None, now: float) -> Outage:
+    def _noted(self, who: Person | None, now: float, kept: Sequence[Slot]) -> Outage:
         start = slot_start(now, self.policy.window / SLOTS)
-        live = self._live(now)
-        _, good, bad = next((slot for slot in live if slot[0] == start), (start, 0, ()))
-        if user is None:
+        _, good, bad = next((slot for slot in kept if slot[0] == start), (start, 0, ()))
+        if who is None:
             good += 1
         else:
-            bad = tuple((Counter(dict(bad)) + Counter([user])).items())
-        others = [slot for slot in live if slot[0] != start]
-        return Outage(self.policy, self.running, tuple(sorted([*others, (start, good, bad)])))
+            bad = tuple(sorted((Counter(dict(bad)) + Counter([who])).items()))
+        others = [slot for slot in kept if slot[0] != start]
+        return Outage(self.policy, tuple(sorted([*others, (start, good, bad)], key=lambda slot: slot[0])))
+
+
+def _by_tenant(bad: tuple[tuple[Person, int], ...]) -> dict[str, dict[str, int]]:
+    counts: dict[str, dict[str, int]] = {}
+    for who, count in bad:
+        counts.setdefault(who.tenant_id, {})[who.user_id] = count
+    return counts
+
+
+def _people(bad: dict[str, Any]) -> tuple[tuple[Person, int], ...]:
+    """Older rows have users without their tenants. They are forgotten within the window."""
+    return tuple(
+        (Person(tenant_id, user_id), count)
+        for tenant_id, users in bad.items()
+        if isinstance(users, dict)
+        for user_id, count in users.items()
+    )

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import ceil
 
 from agentapp.config import Settings
 from agentapp.guardrails.breaker import BreakerPolicy
 from agentapp.guardrails.bucket import Rate
 from agentapp.guardrails.budget import Allowance
 from agentapp.guardrails.cell import NEVER, CellPolicy
+from agentapp.guardrails.new_chats import new_chat_policies
 from agentapp.guardrails.outage import OutagePolicy
 from agentapp.guardrails.sign_in import sign_in_policies
 
@@ -23,6 +25,9 @@ def cell_policies(settings: Settings, longest_turn: float) -> dict[str, CellPoli
             failures, settings.breaker_cooldown, settings.breaker_cooldown_max, lease=longest_turn
         )
 
+    outage = OutagePolicy(
+        settings.provider_breaker_users, settings.provider_breaker_share, settings.provider_breaker_window
+    )
     return {
         "session": CellPolicy(
             breaker=replace(
@@ -47,17 +52,16 @@ def cell_policies(settings: Settings, longest_turn: float) -> dict[str, CellPoli
             allowance=Allowance(settings.tenant_month_microusd, "month"),
             concurrent=settings.concurrent_tenant,
             lease=longest_turn,
+            outage=outage,
         ),
         "provider": CellPolicy(
             breaker=breaker(NEVER),
             lease=longest_turn,
-            outage=OutagePolicy(
-                settings.provider_breaker_users,
-                settings.provider_breaker_share,
-                settings.provider_breaker_window,
-            ),
+            # No tenant has more than half of the votes, so that none opens it for the others.
+            outage=replace(outage, users_per_tenant=ceil(outage.users / 2)),
         ),
         **sign_in_policies(_rate(settings.rate_login)),
+        **new_chat_policies(_rate(settings.rate_chats)),
     }
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from math import ceil
 from typing import NamedTuple, TypeVar
 
-from agentapp.errors import BreakerOpen, BudgetExhausted, Busy, GuardrailRefused, RateLimited
+from agentapp.errors import BreakerOpen, BudgetExhausted, Busy, GuardrailRefused, RateLimited, StorageFull
 
 Refusal = TypeVar("Refusal", bound=GuardrailRefused)
 
 AGAIN = "Try again in {}."
 OPERATOR = "An operator can raise the limit."
+MAKE_ROOM = "Delete chats to make room."
 DAYS_FROM = 172_800  # From two days on, the wait is given in days.
 
 
@@ -46,6 +47,8 @@ def refusal_text(refusal: GuardrailRefused) -> RefusalText:
             return _spent(refusal)
         case Busy():
             return RefusalText(_full(refusal), AGAIN)
+        case StorageFull():
+            return _no_room(refusal)
     return RefusalText(str(refusal))
 
 
@@ -66,12 +69,17 @@ def dollars(microusd: int) -> str:
     return f"${microusd // 10_000 / 100:,.2f}"
 
 
+def megabytes(size: int) -> str:
+    """Rounded down, for the same reason."""
+    return f"{size // 100_000 / 10:,.1f}".removesuffix(".0") + " MB"
+
+
 def _paused(refusal: GuardrailRefused) -> RefusalText:
     match refusal.scope:
         case "provider" if not refusal.used:
             return RefusalText("The model is paused for everybody by an operator.")
         case "provider":
-            return RefusalText("The model is not answering for anybody right now.", AGAIN)
+            return RefusalText("The model is not answering right now, and not only for you.", AGAIN)
         case "tenant":
             return RefusalText("The chats of your organisation are paused by an operator.")
         case "user" if not refusal.used:
@@ -94,7 +102,9 @@ def _errors(refusal: GuardrailRefused) -> str:
 
 def _too_fast(refusal: RateLimited) -> str:
     if refusal.scope == "login":
-        return "There were too many tries to sign in with a wrong name or password."
+        return "There were too many tries to sign in with this name or from this address."
+    if refusal.scope == "new-chats":
+        return f"That is too fast: at most {refusal.limit:,} new chats {_within(refusal.seconds)}."
     whose = {"user": "of yours", "tenant": "of your organisation's"}.get(refusal.scope, "in this chat")
     return f"That is too fast: at most {refusal.limit:,} messages {whose} {_within(refusal.seconds)}."
 
@@ -125,9 +135,17 @@ def _full(refusal: GuardrailRefused) -> str:
             return f"No more than {refusal.limit:,} chats of your organisation can be answering at once."
         case "streams":
             return f"You follow {refusal.limit:,} answers at once already. Close some of those pages."
+        case "pages":
+            return f"No more than {refusal.limit:,} of your pages can be loading at once."
         case "login":
             return "Too many people are signing in at once."
-    return "The server has no room for another answer right now."
+    return "The server has too much to do right now."
+
+
+def _no_room(refusal: StorageFull) -> RefusalText:
+    whose = "The chats of your organisation" if refusal.scope == "tenant" else "Your chats"
+    used, limit = megabytes(refusal.used), megabytes(refusal.limit)
+    return RefusalText(f"{whose} take {used}, and {limit} is the limit.", more=f"{MAKE_ROOM} {OPERATOR}")
 
 
 def _within(seconds: float) -> str:

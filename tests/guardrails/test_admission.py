@@ -18,11 +18,10 @@ from agentapp.guardrails.admission import (
     TurnCells,
     admit,
     charge,
-    give_back,
     settle,
 )
 from agentapp.guardrails.cell import NEVER
-from agentapp.guardrails.outage import OutagePolicy
+from agentapp.guardrails.outage import OutagePolicy, Person
 from tests.support.guardrail_models import (
     HOUR,
     START,
@@ -39,6 +38,7 @@ from tests.support.guardrail_models import (
     refusal_of,
     through_json,
 )
+from tests.support.rounds import ROUNDS
 
 LEASE = 160.0
 FORGOTTEN = LEASE * 17 / 16
@@ -53,20 +53,22 @@ INTERRUPTED = TurnResult("interrupted")
 TIGHT = {
     "session": CellPolicy(breaker(2), Rate(6, 60), Allowance(1_000), lease=LEASE),
     "user": CellPolicy(breaker(4), Rate(9, 60), Allowance(3_000, "day"), 2, LEASE),
-    "tenant": CellPolicy(breaker(NEVER), Rate(14, 60), Allowance(5_000, "month"), 3, LEASE),
-    "provider": CellPolicy(breaker(NEVER), lease=LEASE, outage=OutagePolicy(3, 0.5, 40)),
+    "tenant": CellPolicy(
+        breaker(NEVER), Rate(14, 60), Allowance(5_000, "month"), 3, LEASE, OutagePolicy(2, 0.5, 40)
+    ),
+    "provider": CellPolicy(breaker(NEVER), lease=LEASE, outage=OutagePolicy(3, 0.5, 40, users_per_tenant=2)),
 }
 # What tenants and the provider share out is off: nothing is left through which users could meet.
 PRIVATE = {
     **TIGHT,
-    "tenant": CellPolicy(breaker(NEVER), lease=LEASE),
+    "tenant": CellPolicy(breaker(NEVER), lease=LEASE, outage=OutagePolicy(10**6, 0.5, 40)),
     "provider": CellPolicy(breaker(NEVER), lease=LEASE, outage=OutagePolicy(10**6, 0.5, 40)),
 }
 LOOSE = {
     "session": CellPolicy(breaker(2), lease=LEASE),
     "user": CellPolicy(breaker(8), lease=LEASE),
-    "tenant": CellPolicy(breaker(NEVER), lease=LEASE),
-    "provider": CellPolicy(breaker(NEVER), lease=LEASE, outage=OutagePolicy(3, 0.5, 40)),
+    "tenant": CellPolicy(breaker(NEVER), lease=LEASE, outage=OutagePolicy(3, 0.5, 40)),
+    "provider": CellPolicy(breaker(NEVER), lease=LEASE, outage=OutagePolicy(3, 0.5, 40, users_per_tenant=2)),
 }
 SESSIONS = [f"{tenant}{user}{session}" for tenant in "AB" for user in "12" for session in "xy"]
 PLENTY = MaxCost(100, 100)
@@ -76,6 +78,10 @@ PLENTY = MaxCost(100, 100)
 class Begun:
     session: str
     reservation: Reservation
+
+
+def who(session: str) -> Person:
+    return Person(session[0], session[:2])
 
 
 class World:
@@ -109,7 +115,7 @@ class World:
         before = self.cells(session)
         seen = [self.kind.dump(cell) for cell in before]
         try:
-            after, reservation = admit(before, max_cost, now)
+            after, reservation = admit(before, who(session), max_cost, now)
         except GuardrailRefused:
             assert [self.kind.dump(cell) for cell in before] == seen, "a refusal changed a cell"
             raise
@@ -117,11 +123,11 @@ class World:
         return Begun(session, Reservation.from_json(through_json(reservation.to_json())))
 
     def end(self, turn: Begun, result: TurnResult, now: float) -> None:
-        cells = settle(self.cells(turn.session), turn.reservation, turn.session[:2], result, now)
+        cells = settle(self.cells(turn.session), turn.reservation, who(turn.session), result, now)
         self.save(turn.session, cells)
 
     def give_back(self, turn: Begun, now: float) -> None:
-        self.save(turn.session, give_back(self.cells(turn.session), turn.reservation, now))
+        self.end(turn, INTERRUPTED, now)
 
     def charge(self, session: str, result: TurnResult, now: float) -> None:
         self.save(session, charge(self.cells(session), result, now))
@@ -152,11 +158,13 @@ class NaiveCell:
             NaiveBudget(allowed.limit, allowed.period, NaiveHolds(LEASE)),
             policy.concurrent,
             NaiveHolds(LEASE),
-            NaiveOutage(down.users, down.share, down.window, NaiveHolds(LEASE)),
+            NaiveOutage(down),
         )
 
-    def refuses(self, what: str, now: float) -> Refusal | None:
+    def refuses(self, what: str, session: str, now: float) -> Refusal | None:
         match what:
+            case "model" if self.model_is_refused(who(session), now):
+                return Refusal("breaker-open", self.breaker.policy.failures, self.breaker.row)
             case "breaker" if self.breaker.says_no(now):
                 return Refusal("breaker-open", self.breaker.policy.failures, self.breaker.row)
             case "bucket":
@@ -167,23 +175,32 @@ class NaiveCell:
                 return Refusal("busy", self.limit, self.limit)
         return None
 
+    def model_is_refused(self, asking: Person, now: float) -> bool:
+        if self.breaker.mode != "open":
+            return self.breaker.mode == "forced-open"
+        if asking.tenant_id not in self.outage.tenants():
+            return self.breaker.is_probed(now)
+        failed = self.outage.without_probe(now, self.breaker.cooldown)
+        return asking in failed or self.breaker.says_no(now)
+
 
 @dataclass
 class NaiveTurn:
     session: str
-    epochs: tuple[int, int, int]  # of the session, the user, the provider
+    epochs: tuple[int, int, int, int]  # of the session, the user, the tenant, the provider
     reserved: list[Reserved]
     amounts: tuple[int, int, int]
 
 
 # Of several reasons, people are told the first of these.
 ORDER = (
-    ("provider", "breaker"),
+    ("provider", "model"),
+    ("tenant", "model"),
     ("session", "breaker"),
     ("session", "budget"),
     ("user", "breaker"),
     ("user", "budget"),
-    ("tenant", "breaker"),
+    ("tenant", "forced"),
     ("tenant", "budget"),
     ("tenant", "bucket"),
     ("tenant", "bulkhead"),
@@ -209,29 +226,34 @@ class NaiveWorld:
         chat, user, tenant, provider = four
         named = dict(zip(("session", "user", "tenant", "provider"), four, strict=True))
         for scope, what in ORDER:
-            refusal = named[scope].refuses(what, now)
+            paused = named[scope].breaker.mode == "forced-open"
+            if scope == "tenant" and what in ("model", "forced") and paused != (what == "forced"):
+                continue  # an operator's pause of a tenant is told later than that the model is down
+            refusal = named[scope].refuses("model" if what == "forced" else what, session, now)
             if refusal is not None:
-                return scope, refusal
+                return "provider" if what == "model" else scope, refusal
         wanted = zip(
             (chat, user, tenant), (max_cost.tokens, max_cost.microusd, max_cost.microusd), strict=True
         )
         amounts = [int(min(want, cell.budget.left(now))) for cell, want in wanted]
         reserved = [
             *(c.budget.holds.take(a, now) for c, a in zip((chat, user, tenant), amounts, strict=True)),
-            *(holds.take(0, now) for holds in (user.bulkhead, tenant.bulkhead, provider.outage.running)),
+            *(cell.bulkhead.take(0, now) for cell in (user, tenant, provider)),
         ]
         for cell in (chat, user, tenant):
             cell.bucket.hits.append(now)
-        epochs = tuple(int(cell.breaker.admit(now)) for cell in (chat, user, provider))  # type: ignore[arg-type]
+        epochs = tuple(cell.breaker.probe_now(now) for cell in four)
         return NaiveTurn(session, epochs, reserved, tuple(amounts))  # type: ignore[arg-type]
 
     def end(self, turn: NaiveTurn, end: TurnResult, now: float) -> None:
         for one in turn.reserved:
             one.given_back = True
         self.charge(turn.session, end, now)
-        chat, user, _, provider = self.cells(turn.session)
-        self._tell_provider(provider, turn, end, now)
-        told = "abandoned" if end.verdict == "failed" and provider.breaker.mode == "open" else end.verdict
+        chat, user, tenant, provider = self.cells(turn.session)
+        self._tell_about_model(provider, turn.epochs[3], turn.session, end, now)
+        self._tell_about_model(tenant, turn.epochs[2], turn.session, end, now)
+        down = "open" in (provider.breaker.mode, tenant.breaker.mode)
+        told = "abandoned" if end.verdict == "failed" and down else end.verdict
         chat.breaker.tell(turn.epochs[0], now, told)
         user.breaker.tell(turn.epochs[1], now, told)
 
@@ -246,21 +268,29 @@ class NaiveWorld:
         for name, calls in end.tool_calls:
             chat.tools[name] = chat.tools.get(name, 0) + calls
 
-    def _tell_provider(self, cell: NaiveCell, turn: NaiveTurn, end: TurnResult, now: float) -> None:
+    def _tell_about_model(
+        self, cell: NaiveCell, epoch: int, session: str, end: TurnResult, now: float
+    ) -> None:
         its, outage = cell.breaker, cell.outage
-        if turn.epochs[2] != its.epoch:
+        if epoch != its.epoch:
+            if its.mode == "open" and end.verdict == "failed" and end.blame == "provider":
+                outage.note(now, who(session), is_open=True)
             return
         if end.verdict == "succeeded":
-            outage.told = [] if its.mode == "open" else [*outage.told, (now, None)]
+            if its.mode == "open":
+                outage.told = []
+            else:
+                outage.note(now, None)
             its.tell(its.epoch, now, "succeeded")
         elif end.verdict != "failed" or end.blame != "provider":
             its.tell(its.epoch, now, "abandoned")
         elif its.mode == "open":
             its.tell(its.epoch, now, "failed")
+            outage.note(now, who(session), is_open=True)
         else:
-            outage.told.append((now, turn.session[:2]))
-            if outage.is_down(now) and its.mode == "closed":
-                its.row = len(outage.failing(now))
+            outage.note(now, who(session))
+            if outage.is_down(now, len(cell.bulkhead.alive(now))) and its.mode == "closed":
+                its.row = outage.users_failing(now)
                 its.trip(now)
 
 
@@ -386,7 +416,7 @@ class AdmissionMachine(RuleBasedStateMachine):
             assert cell.budget.used(now) == naive.budget.used(now)
             assert cell.budget.holds.amount(now) == naive.budget.held(now)
             assert cell.bulkhead.holds.count(now) == len(naive.bulkhead.alive(now))
-            assert cell.outage.running.count(now) == len(naive.outage.running.alive(now))
+            assert cell.outage.users_failing(now) == naive.outage.users_failing(now)
             assert (cell.breaker.failures, cell.breaker.trips) == (naive.breaker.row, naive.breaker.trips)
             assert dict(cell.tools) == naive.tools
 
@@ -409,7 +439,7 @@ class AdmissionMachine(RuleBasedStateMachine):
 
 def held(world: World, key: Key, text: str, now: float) -> bool:
     cell = world.kind.load(key, text)
-    holds = (cell.budget.holds, cell.bulkhead.holds, cell.outage.running)
+    holds = (cell.budget.holds, cell.bulkhead.holds)
     return any(one.count(now) or one.amount(now) for one in holds)
 
 
@@ -550,12 +580,13 @@ def down() -> World:
 def _let_the_model_fail(world: World) -> None:
     """Let turns of more and more other people fail, until the model is down for everybody."""
     for name in "abcdefghijklmnopqrstuvwxyz":
-        if world.cells("A1x").provider.breaker.opened is None:
-            world.turn(f"C{name}x", "failed", START)
+        for tenant in "CD":
+            if world.cells("A1x").provider.breaker.opened is None:
+                world.turn(f"{tenant}{name}x", "failed", START)
     assert world.cells("A1x").provider.breaker.opened is not None
 
 
-def test_the_provider_opens_only_by_different_people() -> None:
+def test_the_provider_opens_only_by_different_people_of_different_tenants() -> None:
     world = World(LOOSE)
     for n in range(6):
         world.turn(f"A1-{n}", "failed", START)
@@ -566,6 +597,77 @@ def test_the_provider_opens_only_by_different_people() -> None:
         refusal = refused(world, session)
         assert refusal is not None
         assert (refusal.scope, refusal.code, refusal.used) == ("provider", "breaker-open", 3)
+
+
+@pytest.mark.parametrize("active", [False, True])
+def test_one_tenant_alone_never_takes_the_model_from_another(active: bool) -> None:
+    """Eight people of A fail all the time. Of B nobody is refused, and nobody waits."""
+    world, now, shut = World(LOOSE), START, 0
+    for n in range(150 * ROUNDS):
+        now = START + n
+        for user in range(8):
+            try:
+                world.turn(f"A{user}-{n}", "failed", now)
+            except GuardrailRefused:
+                shut += 1
+        if active:
+            world.turn(f"B1-{n}", "completed", now)
+        provider, tenant = world.cells("B1x").provider.breaker, world.cells("B1x").tenant.breaker
+        assert (provider.opened, tenant.opened, provider.cooldown) == (None, None, 0)
+    together = [world.begin(f"B{n}x", now) for n in range(20)]
+    assert len(together) == 20
+    assert shut > 1_000, "for its own people it was shut nearly all the time"
+
+
+def test_enough_people_of_one_tenant_shut_the_model_for_that_tenant() -> None:
+    world = World(LOOSE)
+    for session in ("A1x", "A2x", "A3x"):
+        world.turn(session, "failed", START)
+    refusal = refused(world, "A4x")
+    assert refusal is not None
+    assert (refusal.scope, refusal.code, refusal.limit, refusal.used) == ("provider", "breaker-open", 3, 3)
+    assert refused(world, "B1x") is None
+    world.turn("A4x", "completed", START + 30)
+    assert refused(world, "A1x", START + 30) is None, "one answer opens it again"
+
+
+def test_while_it_is_open_a_tenant_that_has_not_failed_goes_through_one_turn_at_a_time() -> None:
+    world = down()
+    first = world.begin("C1x", START + 1)
+    refusal = refused(world, "C2x", START + 1)
+    assert refusal is not None
+    assert 0 < refusal.retry_after <= 5
+    before = world.cells("A1x").provider.breaker
+    world.end(first, FAILED, START + 2)
+    after = world.cells("A1x").provider.breaker
+    assert (after.opened, after.cooldown) == (before.opened, before.cooldown), "nobody waits longer for it"
+    assert refused(world, "C2x", START + 3) is not None, "now it has failed for that tenant too"
+    world.turn("D1x", "completed", START + 4)
+    assert refused(world, "A1x", START + 4) is None, "it answered somebody, so it works"
+
+
+def test_who_failed_is_not_the_one_who_probes() -> None:
+    """Somebody who fails every probe cannot keep the model from the others, however long it is open."""
+    world, now = down(), START + 30
+    for failed in ("A1x", "A2x", "B1x"):
+        assert refused(world, failed, now) is not None
+    for reopened in (1, 2):
+        world.turn(f"A3-{reopened}", "failed", now)
+        now += 30 * 2**reopened
+        refusal = refused(world, "A3x", now)
+        assert refusal is not None, "who failed the last one does not get the next one"
+        now += refusal.retry_after
+    assert refused(world, "A3x", now) is None, "if nobody else comes, they may"
+
+
+def test_who_fails_after_it_opened_is_one_of_those_who_failed() -> None:
+    world = World(LOOSE)
+    late = world.begin("B2x", START)
+    for session in ("A1x", "A2x", "B1x"):
+        world.turn(session, "failed", START)
+    world.end(late, FAILED, START + 29)
+    assert refused(world, "B2y", START + 30) is not None
+    assert refused(world, "B3y", START + 30) is None
 
 
 def test_what_is_not_the_providers_fault_never_opens_it() -> None:
@@ -579,7 +681,7 @@ def test_what_is_not_the_providers_fault_never_opens_it() -> None:
 def test_failures_while_the_provider_is_down_are_held_against_nobody() -> None:
     """These turns were admitted before the breaker opened, and fail while it is open."""
     world = World(LOOSE)
-    late = [world.begin(f"A1{name}", START) for name in "abcdefghij"]
+    late = [world.begin(f"A1{name}", START) for name in "ab"]
     _let_the_model_fail(world)
     for turn in late:
         world.end(turn, FAILED, START + 1)
@@ -597,10 +699,10 @@ def test_one_probe_at_a_time_over_everybody() -> None:
     probe = world.begin("B2y", now)
     assert [session for session in SESSIONS if refused(world, session, now) is None] == []
     world.end(probe, FAILED, now + 1)
-    assert refused(world, "A1y", now + 59) is not None, "twice as long as before"
-    again = world.begin("A1y", now + 61)
-    world.end(again, INTERRUPTED, now + 62)
-    assert world.begin("A2y", now + 62), "a probe that came to nothing makes room for the next"
+    assert refused(world, "A1y", now + 60) is not None, "twice as long as before"
+    again = world.begin("A1y", now + 62)
+    world.end(again, INTERRUPTED, now + 63)
+    assert world.begin("A2y", now + 63), "a probe that came to nothing makes room for the next"
 
 
 def test_the_provider_closes_by_itself_and_forgets() -> None:
@@ -632,10 +734,10 @@ def test_a_probe_of_the_provider_that_another_limit_refuses_is_not_lost() -> Non
     world = World({**LOOSE, "session": replace(LOOSE["session"], rate=Rate(1, 600))})
     for session in ("A1x", "A2x", "B1x"):
         world.turn(session, "failed", START)
-    refusal = refused(world, "A1x", START + 30)
+    refusal = refused(world, "A1x", START + 44)
     assert refusal is not None
     assert refusal.scope == "session"
-    assert refused(world, "B2y", START + 30) is None
+    assert refused(world, "B2y", START + 44) is None
 
 
 def test_a_provider_that_an_operator_forced_closed_is_left_as_it_is() -> None:

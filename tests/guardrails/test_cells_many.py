@@ -139,7 +139,7 @@ def test_every_failure_that_four_processes_report_is_counted(url: str) -> None:
 
 # --- exactly one probe ----------------------------------------------------------------------------
 
-MOMENTS = 100 * ROUNDS
+MOMENTS = 40 * ROUNDS
 THREADS = 10
 
 

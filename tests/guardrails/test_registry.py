@@ -34,6 +34,7 @@ from agentapp.guardrails import (
 )
 from agentapp.guardrails.admission import MaxCost
 from agentapp.guardrails.guard import Guardrails
+from agentapp.guardrails.outage import Person
 from agentapp.isolation import RequestScope, Scope, ThreadBinder
 from agentapp.storage.cells import CellStore
 from agentapp.storage.db import Database
@@ -85,7 +86,7 @@ CHANGES: dict[str, Callable[[Cell], Cell]] = {
     "enter": lambda cell: replace(cell, bulkhead=cell.bulkhead.enter(START)),  # may raise
     "charge": lambda cell: replace(cell, budget=cell.budget.charge(7, START)),
     "reserve": lambda cell: replace(cell, budget=cell.budget.reserve(cell.budget.fits(30, START), START)),
-    "go down": lambda cell: replace(cell, outage=cell.outage.began(START).failed("ann", START)),
+    "go down": lambda cell: replace(cell, outage=cell.outage.failed(Person("t", "ann"), START)),
     "call tools": lambda cell: replace(cell, tools=cell.tools_after((("clock", 2),))),
     "nothing": lambda cell: cell,
 }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import logging
 import re
 import threading
@@ -11,7 +13,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
+from argon2 import PasswordHasher
 from flask import Flask
+from flask.testing import FlaskClient
 from sqlalchemy import text
 from werkzeug.test import TestResponse
 
@@ -26,6 +30,7 @@ from tests.support.users import JSON, PAGE, PASSWORD, csrf_of
 LIMIT, WINDOW = 3, 900.0
 HOME, AWAY = "192.0.2.1", "192.0.2.2"
 WRONG = "not the password"
+COOKIE = "agentapp-browser"
 
 
 @dataclass
@@ -51,16 +56,27 @@ class Door:
         return self.app.extensions["agentapp"]
 
     def try_(
-        self, name: str, password: str = WRONG, address: str = HOME, headers: dict[str, str] = JSON
+        self,
+        name: str,
+        password: str = WRONG,
+        address: str = HOME,
+        headers: dict[str, str] = JSON,
+        browser: FlaskClient | None = None,
     ) -> TestResponse:
-        return self.prepared(name, password, address, headers)()
+        return self.prepared(name, password, address, headers, browser)()
 
     def prepared(
-        self, name: str, password: str = WRONG, address: str = HOME, headers: dict[str, str] = JSON
+        self,
+        name: str,
+        password: str = WRONG,
+        address: str = HOME,
+        headers: dict[str, str] = JSON,
+        browser: FlaskClient | None = None,
     ) -> Callable[[], TestResponse]:
         """Everything up to the try itself."""
-        browser, at = self.app.test_client(), {"REMOTE_ADDR": address}
-        csrf = csrf_of(browser.get("/login", headers=PAGE, environ_overrides=at).text)
+        browser, at = browser or self.app.test_client(), {"REMOTE_ADDR": address}
+        page = browser.get("/login", headers=PAGE, environ_overrides=at, follow_redirects=True)
+        csrf = csrf_of(page.text)
         body = {"csrf_token": csrf, "username": name, "password": password, "next": "/chat?q=x"}
         return lambda: browser.post("/login", data=body, headers=headers, environ_overrides=at)
 
@@ -189,6 +205,175 @@ def test_a_success_counts_as_nothing_and_clears_nothing(door: Door) -> None:
     assert door.statuses("ann", "ann") == [401, 429]
 
 
+def test_right_passwords_of_a_name_are_limited_too_and_then_none_is_looked_at(door: Door) -> None:
+    most = sign_in.ATTEMPTS_PER_FAILURE * LIMIT
+    assert door.statuses(*["ann"] * (most + 2), password=PASSWORD) == [303] * most + [429] * 2
+    assert len(door.checked) == most
+    assert int(door.try_("ann", PASSWORD, AWAY).headers["Retry-After"]) >= WINDOW
+    assert door.try_("bob", PASSWORD).status_code == 303
+    door.now += WINDOW * 2
+    assert door.try_("ann", PASSWORD).status_code == 303
+
+
+def test_a_script_may_sign_in_sixty_times_in_a_quarter_of_an_hour(settings: Settings) -> None:
+    count, seconds = settings.rate_login or (0, 0)
+    assert (count * sign_in.ATTEMPTS_PER_FAILURE, seconds) == (60, 900)
+
+
+def test_of_many_right_tries_at_once_only_so_many_are_checked_in_all_workers_together(
+    database_url: str, make_door: Callable[..., Door]
+) -> None:
+    doors = [make_door(database_url=database_url, rate_login=(2, WINDOW)) for _ in range(2)]
+    doors[0].parts.accounts.add("ann", PASSWORD)
+    tries = [door.prepared("ann", PASSWORD, f"192.0.2.{n}") for n in range(10) for door in doors]
+    assert doors[0].at_once(tries) == [303] * 12 + [429] * 8
+    assert len(doors[0].checked) + len(doors[1].checked) == 12
+
+
+def test_a_refused_try_writes_nothing_and_waits_for_nobody(
+    door: Door, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    door.statuses(*["ann"] * LIMIT)
+    refused = door.prepared("ann")
+
+    def never(*given: Any) -> Any:
+        raise AssertionError("a refused try must stay cheap")
+
+    monkeypatch.setattr(door.parts.sign_ins._store, "transaction", never)
+    monkeypatch.setattr(door.parts.sign_ins, "_few_at_once", never)
+    assert refused().status_code == 429
+
+
+def known(door: Door, name: str, password: str = PASSWORD) -> FlaskClient:
+    """A browser that has signed in with this name before, and has signed out again."""
+    browser = door.app.test_client()
+    assert door.try_(name, password, browser=browser).status_code == 303
+    csrf = csrf_of(browser.get("/chat", headers=PAGE).text)
+    assert browser.post("/logout", data={"csrf_token": csrf}).status_code == 303
+    return browser
+
+
+def cookie_of(browser: FlaskClient) -> str:
+    found = browser.get_cookie(COOKIE)
+    assert found is not None
+    return found.value
+
+
+def with_cookie(door: Door, value: str) -> FlaskClient:
+    browser = door.app.test_client()
+    browser.set_cookie(COOKIE, value)
+    return browser
+
+
+def test_the_wrong_guesses_of_others_do_not_lock_out_a_browser_that_was_here_before(door: Door) -> None:
+    mine = known(door, "ann")
+    door.statuses(*["ann"] * LIMIT, address=AWAY)
+    assert door.try_("ann", PASSWORD).status_code == 429, "a browser that was never here"
+    assert door.try_("ann", PASSWORD, browser=mine).status_code == 303
+
+
+def test_a_stolen_cookie_gives_no_more_guesses_than_a_name_has(door: Door) -> None:
+    mine, other = known(door, "ann"), known(door, "ann")
+    thieves = [with_cookie(door, cookie_of(mine)) for _ in range(LIMIT + 2)]
+    found = [door.try_("ann", browser=thief, address=AWAY).status_code for thief in thieves]
+    assert found == [401] * LIMIT + [429] * 2
+    assert door.try_("ann", PASSWORD, browser=mine).status_code == 429, "it is the same browser to us"
+    assert door.try_("ann", PASSWORD, browser=other).status_code == 303
+    assert door.statuses(*["ann"] * (LIMIT + 1)) == [401] * LIMIT + [429], "the name has its own"
+
+
+def test_who_signs_in_again_stays_the_same_browser_and_gets_no_more_guesses(door: Door) -> None:
+    mine = known(door, "ann")
+    door.try_("ann", browser=mine)
+    assert door.try_("ann", PASSWORD, browser=mine).status_code == 303
+    found = [door.try_("ann", browser=mine).status_code for _ in range(LIMIT)]
+    assert found == [401] * (LIMIT - 1) + [429]
+
+
+def test_the_cookie_helps_with_its_own_name_only(door: Door) -> None:
+    bobs = known(door, "bob")
+    door.statuses(*["ann"] * LIMIT, address=AWAY)
+    assert door.try_("ann", PASSWORD, browser=bobs).status_code == 429
+    door.statuses(*["ghost"] * LIMIT, address=AWAY)
+    assert door.try_("ghost", PASSWORD, browser=bobs).status_code == 429
+
+
+def test_the_address_counts_for_a_known_browser_too(door: Door) -> None:
+    mine = known(door, "ann")
+    door.statuses(*[f"ghost{n // LIMIT}" for n in range(5 * LIMIT)])
+    assert door.try_("ann", PASSWORD, browser=mine).status_code == 429
+    assert door.try_("ann", PASSWORD, AWAY, browser=mine).status_code == 303
+
+
+def test_a_forged_or_changed_cookie_is_none(door: Door, make_door: Callable[..., Door]) -> None:
+    genuine = cookie_of(known(door, "ann"))
+    elsewhere = make_door(secret_key="another secret of 32 bytes or so")
+    stranger = cookie_of(known(elsewhere, "ann"))
+    payload, stamp, signature = genuine.split(".")
+    session = door.app.session_interface.get_signing_serializer(door.app)  # type: ignore[attr-defined]
+    forged = ["", ".", "x", "A" * 4000, f"{payload}.{stamp}", f"{payload}.{stamp}.{signature[::-1]}"]
+    forged += [f"{payload[:-4]}AAAA.{stamp}.{signature}", stranger, session.dumps(["ann", "nonce"])]
+    door.statuses(*["ann"] * LIMIT, address=AWAY)
+    for value in forged:
+        answer = door.try_("ann", PASSWORD, browser=with_cookie(door, value))
+        assert answer.status_code == 429, value
+    assert door.try_("ann", PASSWORD, browser=with_cookie(door, genuine)).status_code == 303
+
+
+def test_a_new_password_and_a_disabled_account_void_the_cookie(door: Door) -> None:
+    mine, new = known(door, "ann"), "another long password"
+    door.parts.accounts.set_password("ann", new)
+    door.statuses(*["ann"] * LIMIT, address=AWAY)
+    assert door.try_("ann", new, browser=mine).status_code == 429
+    bobs = known(door, "bob")
+    door.parts.accounts.disable("bob")
+    door.statuses(*["bob"] * LIMIT, address=AWAY)
+    assert door.try_("bob", PASSWORD, browser=bobs).status_code == 429
+
+
+def test_a_browser_stays_known_when_its_users_hash_is_replaced(door: Door) -> None:
+    """As it is after an upgrade that hashes with other parameters."""
+    door.parts.accounts._hasher = PasswordHasher(time_cost=2, memory_cost=16, parallelism=1)
+    mine = known(door, "ann")
+    door.statuses(*["ann"] * LIMIT, address=AWAY)
+    assert door.try_("ann", PASSWORD, browser=mine).status_code == 303
+
+
+def test_the_cookie_lasts_a_year_and_names_nobody(
+    settings: Settings, door: Door, make_door: Callable[..., Door]
+) -> None:
+    mine = known(door, "ann")
+    found = mine.get_cookie(COOKIE)
+    assert found is not None
+    assert (found.http_only, found.same_site, found.secure, found.max_age) == (
+        True,
+        "Strict",
+        False,
+        31_536_000,
+    )
+    payload = base64.urlsafe_b64decode(found.value.split(".")[0] + "==")
+    owner, nonce = json.loads(payload)
+    assert owner in repr(dump(settings)["users"])
+    assert len(nonce) >= 22
+    assert b"ann" not in payload
+    behind_tls = make_door(https=True)
+    answer = behind_tls.try_("ann", PASSWORD)
+    (cookie,) = [each for each in answer.headers.getlist("Set-Cookie") if "-browser=" in each]
+    assert cookie.startswith("__Host-agentapp-browser=")
+    assert {"Secure", "HttpOnly", "Path=/", "SameSite=Strict"} <= {part.strip() for part in cookie.split(";")}
+    assert "Domain" not in cookie
+
+
+def test_the_first_account_has_a_known_browser_too(make_door: Callable[..., Door]) -> None:
+    door = make_door()
+    token, browser = door.parts.accounts.new_setup_token(), door.app.test_client()
+    csrf = csrf_of(browser.get(f"/setup?token={token}", headers=PAGE).text)
+    body = {"csrf_token": csrf, "username": "ann", "password": PASSWORD}
+    assert browser.post(f"/setup?token={token}", data=body, headers=PAGE).status_code == 303
+    door.statuses(*["ann"] * LIMIT, address=AWAY)
+    assert door.try_("ann", PASSWORD, browser=browser).status_code == 303
+
+
 def test_of_many_wrong_tries_at_once_exactly_the_limit_is_checked(
     database_url: str, make_door: Callable[..., Door]
 ) -> None:
@@ -261,7 +446,8 @@ def test_the_login_page_comes_back_with_the_reason_and_the_name(door: Door) -> N
     alert = re.search(r'<p[^>]*role="alert"[^>]*>.*?<span>(.*?)</span>', answer.text)
     assert alert
     assert re.fullmatch(
-        r"There were too many tries to sign in with a wrong name or password\. Try again in 1[45]:\d\d\.",
+        r"There were too many tries to sign in with this name or from this address\."
+        r" Try again in 1[45]:\d\d\.",
         alert[1],
     )
     form = Page(answer.text).form("/login")
@@ -307,6 +493,7 @@ def test_a_try_that_came_to_no_end_keeps_its_place_for_two_minutes_at_most(door:
     keys = [
         sign_in.Key(sign_in.NAME, sign_in._digest("ann")),
         sign_in.Key(sign_in.ADDRESS, sign_in._digest(HOME)),
+        sign_in.Key(sign_in.ATTEMPTS, sign_in._digest("ann")),
     ]
     for _ in range(LIMIT):
         stuck._enter(keys)
@@ -348,7 +535,12 @@ def test_cells_that_can_no_longer_count_are_removed_and_only_those(
     engine.dispose()
     door.statuses("ann")
     assert not set(before) & set(cells(database_url))
-    assert [scope for scope, _ in cells(database_url)] == ["login-address", "login-name", "user"]
+    assert [scope for scope, _ in cells(database_url)] == [
+        "login-address",
+        "login-attempts",
+        "login-name",
+        "user",
+    ]
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,10 @@ from dataclasses import fields, replace
 
 import pytest
 
+from agentapp.events import TurnResult
 from agentapp.guardrails import Allowance, BreakerPolicy, Cell, CellPolicy, Cells, Key, Rate
-from agentapp.guardrails.admission import MaxCost, Reservation, TurnCells, admit, give_back
+from agentapp.guardrails.admission import MaxCost, Reservation, TurnCells, admit, settle
+from agentapp.guardrails.outage import Person
 from tests.support.guardrail_models import START, through_json
 
 RESERVATION = Reservation(
@@ -20,7 +22,11 @@ RESERVATION = Reservation(
     session_generation=3,
     user_generation=2,
     provider_generation=1,
+    tenant_generation=4,
+    first_call_tokens=200,
+    first_call_microusd=600,
 )
+ANN = Person("t", "ann")
 POLICY = CellPolicy(BreakerPolicy(failures=2), Rate(7, 60), Allowance(100, "day"), concurrent=3)
 KEY = Key("user", "ann")
 CELLS = Cells(dict.fromkeys(("session", "user", "tenant", "provider"), POLICY))
@@ -38,12 +44,16 @@ def test_a_reservation_is_stored_by_the_names_of_its_fields() -> None:
         "session_generation": 3,
         "user_generation": 2,
         "provider_generation": 1,
+        "tenant_generation": 4,
+        "first_call_tokens": 200,
+        "first_call_microusd": 600,
     }
     assert Reservation.from_json(through_json(RESERVATION.to_json())) == RESERVATION
 
 
 def test_a_reservation_of_an_older_row_is_a_list_and_can_still_be_read() -> None:
-    assert Reservation.from_json([1_800_000_000, 50_000, 150_000, 149_000, 3, 2, 1]) == RESERVATION
+    older = replace(RESERVATION, tenant_generation=-1, first_call_tokens=0, first_call_microusd=0)
+    assert Reservation.from_json([1_800_000_000, 50_000, 150_000, 149_000, 3, 2, 1]) == older
 
 
 def test_a_field_that_this_version_does_not_know_is_ignored() -> None:
@@ -54,11 +64,11 @@ def test_a_field_that_this_version_does_not_know_is_ignored() -> None:
 def test_without_one_field_the_others_are_given_back_and_nothing_is_given_back_twice(missing: str) -> None:
     """What the missing field was for stays reserved until its lease is over, and no longer."""
     fresh = TurnCells(*(CELLS.fresh(Key(scope, "1")) for scope in ("session", "user", "tenant", "provider")))
-    one, first = admit(fresh, MaxCost(30, 30), START)
-    two, _ = admit(one, MaxCost(40, 40), START)
+    one, first = admit(fresh, ANN, MaxCost(30, 30), START)
+    two, _ = admit(one, ANN, MaxCost(40, 40), START)
     state = first.to_json()
     del state[missing]
-    after = give_back(two, Reservation.from_json(state), START)
+    after = settle(two, Reservation.from_json(state), ANN, TurnResult("interrupted"), START)
     budgets = [cell.budget.holds.amount(START) for cell in after[:3]]
     kept = {"at": [70, 70, 70], "tokens": [70, 40, 40], "user_microusd": [40, 70, 40]}
     assert budgets == kept.get(missing, [40, 40, 70] if missing == "tenant_microusd" else [40, 40, 40])
@@ -74,7 +84,7 @@ CHANGED: dict[str, Callable[[Cell], Cell]] = {
     "bucket": lambda cell: replace(cell, bucket=cell.bucket.take(START)),
     "budget": lambda cell: replace(cell, budget=cell.budget.charge(7, START)),
     "bulkhead": lambda cell: replace(cell, bulkhead=cell.bulkhead.enter(START)),
-    "outage": lambda cell: replace(cell, outage=cell.outage.began(START).failed("ann", START)),
+    "outage": lambda cell: replace(cell, outage=cell.outage.failed(ANN, START)),
     "tools": lambda cell: replace(cell, tools=cell.tools_after((("clock", 2),))),
 }
 
@@ -97,14 +107,14 @@ def test_the_names_in_stored_cells_are_the_ones_they_always_were() -> None:
     state = json.loads(CELLS.dump(cell))
     assert list(state) == ["breaker", "bucket", "budget", "room", "outage", "tools"]
     assert list(state["breaker"]) == ["token", "failures", "opened", "cooldown", "trips"]
-    assert (list(state["budget"]), list(state["outage"])) == (["spent"], ["running", "slots"])
+    assert (list(state["budget"]), list(state["outage"])) == (["spent"], ["slots"])
 
 
 def test_a_cell_of_an_older_row_is_read_as_it_was() -> None:
     text = (
         '{"breaker":{"token":4,"failures":2,"opened":1800000000.5,"cooldown":28.5,"reopened":1,"trips":3},'
         '"bucket":[[1800000000,2]],"budget":{"spent":{"2027-01-15":7},"holds":[[1800000000,1,30]]},'
-        '"room":[[1800000000,1,0]],"outage":{"slots":[[1800000000,1,{"ann":2}]]},"tools":{"clock":2}}'
+        '"room":[[1800000000,1,0]],"outage":{"slots":[[1800000000,1,{"t":{"ann":2}}]]},"tools":{"clock":2}}'
     )
     cell, now = CELLS.load(KEY, text), 1_800_000_001.0
     assert (cell.breaker.generation, cell.breaker.failures, cell.breaker.trips) == (4, 2, 3)

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from agentapp.errors import BreakerOpen, GuardrailRefused
 from agentapp.guardrails.breaker import Breaker, BreakerPolicy
+from agentapp.guardrails.outage import OutagePolicy, Person
 from agentapp.guardrails.times import CLOCK_SKEW_SECONDS
 from tests.support.rounds import ROUNDS
 
@@ -131,11 +132,24 @@ class NaiveBreaker:
             self.epoch += 1
         return self.epoch
 
+    def is_probed(self, now: float) -> bool:
+        return self.probe is not None and gap(self.probe, now) < self.policy.lease
+
+    def probe_now(self, now: float) -> int:
+        """Let a turn through, whoever decided so."""
+        if self.mode == "open":
+            self.probe = now
+            self.epoch += 1
+        return self.epoch
+
     def tell(self, epoch: int, now: float, outcome: str) -> None:
         """``outcome`` is succeeded, failed or abandoned."""
         if epoch != self.epoch or self.mode.startswith("forced"):
             return
-        if outcome == "abandoned":
+        early = (
+            self.mode == "open" and self.probe is not None and gap(self.opened, self.probe) < self.cooldown
+        )
+        if outcome == "abandoned" or (early and outcome == "failed"):
             self.epoch += self.probe is not None
             self.probe = None
         elif self.mode == "open":
@@ -263,21 +277,37 @@ class NaiveBudget:
 
 @dataclass
 class NaiveOutage:
-    users: int
-    share: float
-    window: float
-    running: NaiveHolds
-    told: list[tuple[float, str | None]] = field(default_factory=list)  # when, and who failed
+    policy: OutagePolicy
+    told: list[tuple[float, Person | None]] = field(default_factory=list)  # when, and who failed
 
-    def _live(self, now: float) -> list[str | None]:
-        width = self.window / 10
-        return [who for when, who in self.told if now - slot(when, width) < self.window + width]
+    def note(self, now: float, who: Person | None, *, is_open: bool = False) -> None:
+        kept = self.told if is_open else self._since(now, self.policy.window * 1.1)
+        self.told = [*kept, (now, who)]
 
-    def failing(self, now: float) -> Counter[str]:
+    def _since(self, now: float, seconds: float) -> list[tuple[float, Person | None]]:
+        width = self.policy.window / 10
+        return [one for one in self.told if gap(slot(one[0], width), now) < seconds]
+
+    def _live(self, now: float) -> list[Person | None]:
+        return [who for _, who in self._since(now, self.policy.window * 1.1)]
+
+    def failing(self, now: float) -> Counter[Person]:
         return Counter(who for who in self._live(now) if who is not None)
 
-    def is_down(self, now: float) -> bool:
-        failing = self.failing(now)
-        bad = sum(min(count, 3) for count in failing.values())
-        fine = self._live(now).count(None) + len(self.running.alive(now))
-        return len(failing) >= self.users and bad >= self.share * (bad + fine)
+    def users_failing(self, now: float) -> int:
+        tenants = Counter(who.tenant_id for who in self.failing(now))
+        most = self.policy.users_per_tenant
+        return sum(count if most is None else min(count, most) for count in tenants.values())
+
+    def is_down(self, now: float, running: int) -> bool:
+        bad = sum(min(count, 3) for count in self.failing(now).values())
+        fine = self._live(now).count(None) + running
+        return self.users_failing(now) >= self.policy.users and bad >= self.policy.share * (bad + fine)
+
+    def without_probe(self, now: float, cooldown: float) -> set[Person]:
+        """Who failed lately, while the breaker is open with this cool-down."""
+        since = self._since(now, max(self.policy.window * 1.1, 1.2 * cooldown))
+        return {who for _, who in since if who is not None}
+
+    def tenants(self) -> set[str]:
+        return {who.tenant_id for _, who in self.told if who is not None}

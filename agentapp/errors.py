@@ -10,7 +10,9 @@
     ├── Refused                 the request is not carried out; nothing was spent
     │   ├── BadRequest
     │   │   ├── InvalidMessage
-    │   │   └── MessageTooLong
+    │   │   ├── MessageTooLong
+    │   │   └── UnknownHost     the request asks for a name that is not this server's
+    │   ├── ForeignOrigin       a page of another site sent the request
     │   ├── WrongPassword
     │   ├── LoginRequired
     │   ├── NotFound            it does not exist, or it is somebody else's
@@ -20,10 +22,12 @@
     │       ├── BreakerOpen
     │       ├── RateLimited
     │       ├── BudgetExhausted
-    │       └── Busy
+    │       ├── Busy
+    │       └── StorageFull     the user or the tenant keeps as much as it may
     ├── TurnFailed              the turn started and ended without an answer
     │   ├── OutOfSteps
     │   ├── OutOfTokens
+    │   ├── EmptyAnswer
     │   ├── Declined            the model declined to answer
     │   ├── TurnTimeout         the turn as a whole took too long
     │   ├── TurnStopped         its user stopped it
@@ -35,6 +39,8 @@
     │       │   └── ProviderGarbled     the stream broke off or could not be understood
     │       └── ProviderTimeout
     └── StorageUnavailable
+        ├── StatementTimeout    the database took too long over one statement
+        └── DiskFull            there is no room for more, whoever asks
 
 A ``code`` is what scripts see. The HTTP status for each code is decided in ``web.problems`` and nowhere else.
 """
@@ -101,6 +107,14 @@ class InvalidMessage(BadRequest):
 
 class MessageTooLong(BadRequest):
     code = "message-too-long"
+
+
+class UnknownHost(BadRequest):
+    pass
+
+
+class ForeignOrigin(Refused):
+    code = "csrf"
 
 
 class WrongPassword(Refused):
@@ -172,6 +186,15 @@ class Busy(GuardrailRefused):
     code = "busy"
 
 
+class StorageFull(GuardrailRefused):
+    """In bytes. Waiting does not help."""
+
+    code = "storage-full"
+
+    def __init__(self, *, limit: int, used: int) -> None:
+        super().__init__(limit=limit, used=used, retry_after=0.0)
+
+
 class TurnFailed(AgentappError):
     """``usage`` is what the failed call had used before it failed, as far as it is known.
 
@@ -196,14 +219,21 @@ class OutOfTokens(TurnFailed):
     blame: Blame = "nobody"
 
 
+class EmptyAnswer(TurnFailed):
+    """Not the provider's: a person can ask the model to say nothing."""
+
+    code = "provider-failed"
+
+
 class Declined(TurnFailed):
     code = "provider-failed"
     blame: Blame = "nobody"
 
 
 class TurnTimeout(TurnFailed):
+    """Not the provider's: a long question makes a long answer."""
+
     code = "provider-timeout"
-    blame: Blame = "provider"
 
 
 class TurnStopped(TurnFailed):
@@ -257,3 +287,11 @@ class ProviderTimeout(ProviderError):
 
 class StorageUnavailable(AgentappError):
     code = "storage-unavailable"
+
+
+class StatementTimeout(StorageUnavailable):
+    code = "storage-timeout"
+
+
+class DiskFull(StorageUnavailable):
+    """Whoever raises it has written it to the log."""

@@ -54,12 +54,21 @@ class Usage:
 
 
 @dataclass(frozen=True, slots=True)
+class Rendered:
+    """A reply as HTML that is safe to put into a page, and the name of the renderer that made it."""
+
+    html: str
+    renderer: str
+
+
+@dataclass(frozen=True, slots=True)
 class TurnResult:
     """How a turn ended: the one value that is shown, stored and settled with the guardrails.
 
     ``cost_microusd`` is what people are told, None if a price is not known. ``charged_microusd`` is
     what budgets count, where an unknown model counts as the dearest. That one, ``tool_calls`` and
     ``blame`` are only for settling with the guardrails. They are not stored with the turn.
+    ``rendered`` is the reply as HTML. It is stored with the message; None if it was not made yet.
     """
 
     status: Status
@@ -74,6 +83,7 @@ class TurnResult:
     charged_microusd: int = field(default=0, compare=False)
     tool_calls: tuple[tuple[str, int], ...] = field(default=(), compare=False)
     blame: Blame = field(default="nobody", compare=False)
+    rendered: Rendered | None = field(default=None, compare=False, repr=False)
 
     @property
     def cost_usd(self) -> float | None:

@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from agentapp.agents.actions import Action, AskModel, Emit, RunTools
+from agentapp.agents.meter import Meter
 from agentapp.agents.prices import Prices
 from agentapp.agents.provider import Message, Reply, ToolCall, ToolResult
 from agentapp.agents.results import error_result
 from agentapp.agents.team import HAND_BACK, HAND_OVER, Crew, LiveAgent
-from agentapp.errors import Declined, OutOfSteps, OutOfTokens, ProviderError, ProviderFailed, TurnFailed
+from agentapp.errors import Declined, EmptyAnswer, OutOfSteps, OutOfTokens, ProviderError, TurnFailed
 from agentapp.events import (
     AgentCompleted,
     AgentStarted,
@@ -69,7 +70,7 @@ class Limits:
 class TurnLoop:
     """One turn's loop. Its attributes are right at any moment, also after a failure.
 
-    - ``spent``: the model and the usage of each model call
+    - ``ended_calls``: the model and the usage of each model call that has ended
     - ``called``: how often each tool was called in this turn; ``called_before``: in the session before it
     - ``answering``: the name of the agent at work
     - ``stays_with``: the specialist that the session's next turn begins with, if any
@@ -83,15 +84,34 @@ class TurnLoop:
     prices: Prices = field(default_factory=Prices)
     called_before: Mapping[str, int] = field(default_factory=dict)
     called: Counter[str] = field(default_factory=Counter)
-    spent: tuple[tuple[str, Usage], ...] = ()
+    ended_calls: tuple[tuple[str, Usage], ...] = ()
     answering: str = ""
     stays_with: str = ""
+    _under_way: tuple[str, Meter] | None = None  # the model that is being asked
     _said_something: bool = False
     _open_hand_over: tuple[ToolCall, tuple[ToolResult, ...]] | None = None
 
     @property
     def usage(self) -> Usage:
         return sum((usage for _, usage in self.spent), Usage())
+
+    @property
+    def spent(self) -> tuple[tuple[str, Usage], ...]:
+        """The model and the usage of each model call, also of one that is under way."""
+        return self._calls(lambda meter: meter.usage)
+
+    @property
+    def spent_if_cut(self) -> tuple[tuple[str, Usage], ...]:
+        """The same, but a call that is about to be made counts as made: if the worker dies now, nobody will
+        know whether it was.
+        """
+        return self._calls(lambda meter: meter.usage_if_sent)
+
+    def _calls(self, usage_of: Callable[[Meter], Usage]) -> tuple[tuple[str, Usage], ...]:
+        if (asked := self._under_way) is None:
+            return self.ended_calls
+        model, meter = asked
+        return (*self.ended_calls, (model, usage_of(meter)))
 
     def run(self) -> Generator[Action, Any, None]:
         """A turn that ends in any other way than by returning leaves the session with the front agent."""
@@ -106,14 +126,15 @@ class TurnLoop:
         raise OutOfSteps(f"No answer was found within {self.limits.steps} steps.")
 
     def _step(self, agent: LiveAgent) -> Steps:
-        yield Emit(AgentThinking(agent.name))
         call = agent.make_call(self.scope, self.model, self._reply_tokens(agent))
+        self._under_way = (call.model, call.meter)
+        yield Emit(AgentThinking(agent.name))
         try:
             reply: Reply = yield AskModel(call, "\n\n" if self._said_something else "")
         except TurnFailed as error:
-            self.spent += ((call.model, error.usage or Usage()),)
+            self._end_call(call.model, error.usage or Usage())
             return (yield from self._fall_back(agent, error))
-        self.spent += ((call.model, reply.usage),)
+        self._end_call(call.model, reply.usage)
         self._said_something = self._said_something or bool(reply.text)
         message = Message("assistant", (reply.text,) if reply.text else (), reply.calls)
         agent.add_messages(self.scope, message)
@@ -124,7 +145,7 @@ class TurnLoop:
     def _finish(self, agent: LiveAgent, reply: Reply) -> Steps:
         """The model has called no tools, so the turn is over."""
         if not self._said_something:
-            raise Declined(DECLINED) if reply.stop_reason == "refusal" else ProviderFailed(NOTHING_SAID)
+            raise Declined(DECLINED) if reply.stop_reason == "refusal" else EmptyAnswer(NOTHING_SAID)
         if reply.stop_reason == "max_tokens":
             yield Emit(Text(CUT))
         self.stays_with = "" if agent is self.crew.front else agent.name
@@ -230,6 +251,10 @@ class TurnLoop:
     def _start(self, agent: LiveAgent) -> Emit:
         self.answering = agent.name
         return Emit(AgentStarted(agent.name))
+
+    def _end_call(self, model: str, usage: Usage) -> None:
+        self.ended_calls += ((model, usage),)
+        self._under_way = None
 
     def _reply_tokens(self, agent: LiveAgent) -> int:
         """The most tokens that the next reply may have, within all that is left of the turn's limits."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
+from agentapp.agents.meter import Meter, estimated_tokens
 from agentapp.events import Usage
 
 
@@ -65,6 +67,10 @@ class ToolSpec:
     description: str
     input_schema: Mapping[str, Any]
 
+    @property
+    def text(self) -> str:
+        return f"{self.name} {self.description} {json.dumps(dict(self.input_schema), default=str)}"
+
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
@@ -91,6 +97,11 @@ class Message:
     calls: tuple[ToolCall, ...] = ()
     results: tuple[ToolResult, ...] = ()
 
+    def all_texts(self) -> Iterator[str]:
+        yield from self.texts
+        yield from (f"{call.name} {call.input}" for call in self.calls)
+        yield from (result.content for result in self.results)
+
 
 @dataclass(frozen=True, slots=True)
 class ModelCall:
@@ -106,6 +117,13 @@ class ModelCall:
     max_tokens: int = 8192
     timeout: float = 30.0
     cancellation: Cancellation = field(default_factory=Cancellation, compare=False, repr=False)
+    meter: Meter = field(default_factory=Meter, compare=False, repr=False)
+
+
+def estimated_input(system: str, messages: Iterable[Message], tools: Iterable[ToolSpec]) -> int:
+    """About how many tokens a call with these takes in."""
+    said = (text for message in messages for text in message.all_texts())
+    return estimated_tokens((system, *said, *(tool.text for tool in tools)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +139,8 @@ class Reply:
 class Provider(Protocol):
     """Streams pieces of text, then the `Reply` as the last item. Raises only `ProviderError`.
 
+    It calls ``call.meter.sent()`` when the request leaves: from then on its input is charged, whatever ends
+    it. What it hears and does not stream, such as a tool's input, it passes to ``call.meter.heard()``.
     An empty piece says that the model is at work on something that is not shown, such as a tool's input; it
     restarts the silence deadline. A `Usage` in between says what the call has cost so far, in case it is
     ended before its `Reply`; it does not restart the deadline.

@@ -9,24 +9,28 @@ from concurrent.futures import Future
 
 from agentapp.agents.provider import ToolCall, ToolResult
 from agentapp.agents.tool import ToolInputError
+from agentapp.isolation import Scope
+from agentapp.logs import described
 
 MAX_RESULT_CHARS = 20_000
 
 log = logging.getLogger(__name__)
 
 
-def finished_result(call: ToolCall, job: Future[object] | asyncio.Future[object]) -> ToolResult:
+def finished_result(scope: Scope, call: ToolCall, job: Future[object] | asyncio.Future[object]) -> ToolResult:
     """The result of a tool that returned or raised."""
     error = asyncio.CancelledError() if job.cancelled() else job.exception()
     if error is None:
         return value_result(call, job.result())
-    log.warning("tool %s raised %s", call.name, type(error).__name__, exc_info=error)
+    # Not what it says: a tool that refuses its input quotes it, and the input is what somebody wrote.
+    log.warning("request %s: tool %s raised %s", scope.request_id, call.name, described(error))
     return exception_result(call, error)
 
 
-def late_result(call: ToolCall, seconds: float) -> ToolResult:
+def late_result(scope: Scope, call: ToolCall, seconds: float) -> ToolResult:
     """The result of a tool that did not end in time."""
-    log.warning("tool %s did not end within %g s and was given up", call.name, seconds)
+    late = "request %s: tool %s did not end within %g s and was given up"
+    log.warning(late, scope.request_id, call.name, seconds)
     return error_result(call, f"it did not end within {seconds:g} seconds")
 
 
@@ -53,7 +57,7 @@ def value_result(call: ToolCall, value: object) -> ToolResult:
 def exception_result(call: ToolCall, error: BaseException) -> ToolResult:
     """What the model is told of an exception: the text of a `ToolInputError`, and only the kind of any other.
 
-    The text of an unexpected exception may hold paths or secrets and stays in the log.
+    The text of an unexpected exception may hold paths or secrets.
     """
     if isinstance(error, ToolInputError):
         return error_result(call, str(error))

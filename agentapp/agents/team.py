@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from agentapp.agents.provider import Message, ModelCall, ToolSpec
+from agentapp.agents.meter import Meter
+from agentapp.agents.provider import Message, ModelCall, ToolSpec, estimated_input
 from agentapp.agents.tool import Tool
 from agentapp.errors import ForeignScope
 from agentapp.isolation import Scope
@@ -65,12 +66,14 @@ class LiveAgent:
     def make_call(self, scope: Scope, model: str, max_tokens: int) -> ModelCall:
         """The next question to the model: all messages so far, with this agent's instructions and tools."""
         self._refuse_foreign(scope)
+        system, messages = self.agent.instructions, tuple(self._transcript)
         return ModelCall(
             model=self.agent.model or model,
-            system=self.agent.instructions,
-            messages=tuple(self._transcript),
+            system=system,
+            messages=messages,
             tools=self.specs,
             max_tokens=max_tokens,
+            meter=Meter(estimated_input(system, messages, self.specs)),
         )
 
     def find_tool(self, name: str) -> Tool | None:
@@ -112,6 +115,17 @@ class Team:
         object.__setattr__(self, "examples", tuple(self.examples))
         refuse_duplicates("agent", [self.front.name, *(agent.name for agent in self.specialists)])
 
+    def find(self, name: str) -> Agent:
+        """The agent that a turn of a session with this agent begins with."""
+        return next((agent for agent in self.specialists if agent.name == name), self.front)
+
+    def specs_of(self, agent: Agent) -> tuple[ToolSpec, ...]:
+        """Its tools as the model sees them."""
+        own = tuple(tool.spec for tool in agent.tools)
+        if agent is not self.front:
+            return (*own, _hand_back_spec(self))
+        return (*own, _hand_over_spec(self)) if self.specialists else own
+
     def models(self, default: str) -> frozenset[str]:
         """Every model that one of the agents may ask."""
         return frozenset(agent.model or default for agent in (self.front, *self.specialists))
@@ -128,20 +142,13 @@ class Crew:
 
     def __init__(self, team: Team, scope: Scope, report: Callable[[ForeignScope], None]) -> None:
         self.scope = scope
-        own = _specs(team.front.tools)
-        front_specs = (*own, _hand_over_spec(team)) if team.specialists else own
-        self.front = LiveAgent(team.front, scope, front_specs, report)
-        back = _hand_back_spec(team)
+        self.front = LiveAgent(team.front, scope, team.specs_of(team.front), report)
         self.specialists = tuple(
-            LiveAgent(agent, scope, (*_specs(agent.tools), back), report) for agent in team.specialists
+            LiveAgent(agent, scope, team.specs_of(agent), report) for agent in team.specialists
         )
 
     def find_specialist(self, name: object) -> LiveAgent | None:
         return next((agent for agent in self.specialists if agent.name == name), None)
-
-
-def _specs(tools: Iterable[Tool]) -> tuple[ToolSpec, ...]:
-    return tuple(tool.spec for tool in tools)
 
 
 def _hand_over_spec(team: Team) -> ToolSpec:

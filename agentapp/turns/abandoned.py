@@ -11,7 +11,7 @@ from agentapp.guardrails.guard import Guardrails
 from agentapp.guardrails.times import CLOCK_SKEW_SECONDS
 from agentapp.isolation import Scope
 from agentapp.turns.stores import ChatTransaction, TurnStore
-from agentapp.turns.values import Lease
+from agentapp.turns.values import Lease, RunningTurn, Spent
 
 CLOCK_SKEW = timedelta(seconds=CLOCK_SKEW_SECONDS)
 
@@ -38,12 +38,12 @@ def find_running(chat: ChatTransaction, guardrails: Guardrails, scope: Scope, le
     if until is not None and chat.now <= until <= chat.now + lease.length + CLOCK_SKEW:
         return running.id
     events = chat.events_so_far(running.id)
-    result = TurnResult("interrupted", reply=text_of(events), agent=agent_of(events))
+    result = _charged(chat, running, TurnResult("interrupted", text_of(events), agent_of(events)))
     chat.end_turn(running.id, result, events)
     if result.reply:
         chat.add_message(running.id, "assistant", result.reply)
     if running.reservation is not None:
-        guardrails.give_back(chat.cells, scope, running.reservation)
+        guardrails.settle(chat.cells, scope, running.reservation, result)
     chat.remove_live_turn(running.id)
     return None
 
@@ -55,6 +55,17 @@ def delete_chat(store: TurnStore, guardrails: Guardrails, scope: Scope) -> None:
             raise NotFound("There is no such chat.")
         running = chat.running_turn()
         if running is not None and running.reservation is not None:
-            guardrails.give_back(chat.cells, scope, running.reservation)
+            result = _charged(chat, running, TurnResult("interrupted"))
+            guardrails.settle(chat.cells, scope, running.reservation, result)
         chat.delete_chat()
         chat.cells.remove(Key("session", scope.session_id))
+
+
+def _charged(chat: ChatTransaction, running: RunningTurn, result: TurnResult) -> TurnResult:
+    """The result with what the turn has spent as far as that is known. Should its worker be alive after all,
+    it knows that this was charged: see `Turn._charge_the_rest`.
+    """
+    if running.reservation is None:
+        return result
+    spent = chat.spent_so_far(running.id) or Spent.on_first_call(running.reservation)
+    return spent.added_to(result)

@@ -13,8 +13,9 @@ from typing import Any
 
 from agentapp.errors import LoginRequired
 from agentapp.events import Event, TurnCompleted
+from agentapp.guardrails.streams import StreamSlot
 from agentapp.isolation import Scope
-from agentapp.turns.values import NewEvents, TurnRecord
+from agentapp.turns.values import TurnRecord
 
 # A reader gets at least this often a sign that nothing is new: proxies close what is silent for long.
 KEEPALIVE_SECONDS = 5.0
@@ -64,11 +65,6 @@ class Feed:
         """All events after that number."""
         return self._events[number:]
 
-    def unwritten(self, written: int) -> NewEvents | None:
-        """The events after the first ``written`` ones, to be stored; None if there are none."""
-        new = tuple(each.event for each in self._events[written:])
-        return NewEvents(self.scope, self.turn_id, written + 1, new) if new else None
-
     def add(self, event: Event) -> NumberedEvent:
         with self._changed:
             numbered = NumberedEvent(len(self._events) + 1, event)
@@ -112,15 +108,17 @@ class Feed:
 class Subscription(Iterator[NumberedEvent | None]):
     """The events of a turn after a given number, until it ends; ``None`` means "nothing new yet".
 
-    Raises `LoginRequired` when the login under which it was opened has ended. ``close()`` it: it
+    Raises `LoginRequired` when the login under which it was opened has ended. ``close()`` it: mostly it
     holds one of the worker's stream slots.
     """
 
-    def __init__(self, feed: Feed, after: int, login: str | None, held: ExitStack) -> None:
-        self.feed, self.login = feed, login
+    def __init__(
+        self, feed: Feed, after: int, login: str | None, held: ExitStack, slot: StreamSlot | None = None
+    ) -> None:
+        self.feed, self.login, self.slot = feed, login, slot
         self._number, self._held = after, held
         self._next: deque[NumberedEvent] = deque()
-        self._over = self._is_cut = self._must_sign_in = False
+        self._over = self.is_cut = self._must_sign_in = False
 
     def __next__(self) -> NumberedEvent | None:
         return self.next_within(KEEPALIVE_SECONDS)
@@ -131,7 +129,7 @@ class Subscription(Iterator[NumberedEvent | None]):
             self._wait(seconds)
         if self._must_sign_in:
             raise LoginRequired("Sign in first.")
-        if self._is_cut:
+        if self.is_cut:
             raise StopIteration
         if self._next:
             event = self._next.popleft()
@@ -159,15 +157,20 @@ class Subscription(Iterator[NumberedEvent | None]):
         return last.event if last is not None and isinstance(last.event, TurnCompleted) else None
 
     def cut(self, *, signed_out: bool) -> None:
-        """End it from another thread: its login is over, or this worker is."""
-        self._is_cut, self._must_sign_in = True, signed_out
+        """End it from another thread: its login is over, or this worker is, or it is displaced."""
+        self.is_cut, self._must_sign_in = True, signed_out
         self.feed.wake()
+
+    @property
+    def is_displaced(self) -> bool:
+        """Whether it must end because a newer stream of the same user needs its slot."""
+        return self.slot is not None and self.slot.must_give_way
 
     def close(self) -> None:
         self._held.close()
 
     def _wait(self, seconds: float) -> None:
-        events, self._over = self.feed.wait(self._number, seconds, lambda: self._is_cut)
+        events, self._over = self.feed.wait(self._number, seconds, lambda: self.is_cut)
         self._next.extend(events)
         if self._over and not events:
             self._next.extend(self._missed_end())
@@ -183,7 +186,9 @@ class Subscription(Iterator[NumberedEvent | None]):
 
 
 class Subscriptions:
-    """All subscriptions of this worker, so that the heartbeat can end those whose login has ended."""
+    """All subscriptions of this worker, so that those can be ended whose login has ended, or that are to
+    give way to newer ones.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -196,6 +201,11 @@ class Subscriptions:
     def all(self) -> list[Subscription]:
         with self._lock:
             return list(self._open)
+
+    def end_displaced(self) -> None:
+        for subscription in self.all():
+            if subscription.is_displaced and not subscription.is_cut:
+                subscription.cut(signed_out=False)
 
     def add(self, subscription: Subscription) -> None:
         with self._lock:

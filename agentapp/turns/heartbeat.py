@@ -10,8 +10,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from agentapp.errors import StorageUnavailable
+from agentapp.errors import DiskFull, StorageUnavailable
 from agentapp.isolation import Binder, RequestScope, new_id
+from agentapp.logs import described
 from agentapp.telemetry import Telemetry
 
 TICK_SECONDS = 0.25  # while there is work: a stop that came to another worker is noticed within that time
@@ -108,12 +109,14 @@ class Heartbeat:  # agentapp: shared ok - changed by its own thread alone, and o
                 is_away = False
             except StorageUnavailable as error:
                 self._on_failure()
-                if not is_away:  # told once: it will be tried again and again
+                # Told once: it will be tried again and again. A full disk is in the log already.
+                if not is_away and not isinstance(error, DiskFull):
                     log.warning("heartbeat: %s", str(error.__cause__ or error).partition("\n")[0])
                 is_away = True
-            except Exception:
+            except Exception as error:
                 self._on_failure()
-                log.exception("heartbeat: unexpected error")
+                where = "".join(getattr(error, "__notes__", ())[-1:])
+                log.error("heartbeat: unexpected error %s: %s", where, described(error))
             if busy:
                 self._closing.wait(TICK_SECONDS)
             else:

@@ -17,6 +17,19 @@ from agentapp.turns.stores import LiveTurnStore, LoginStore, TurnStore
 RENEWALS_PER_LEASE = 4
 
 
+class EndDisplacedStreams:
+    """The first of the jobs: it needs no database, so it runs even while that is away."""
+
+    name = "end streams that give way to newer ones"
+
+    def __init__(self, subscriptions: Subscriptions) -> None:
+        self._subscriptions = subscriptions
+
+    def run(self, now: float) -> bool:
+        self._subscriptions.end_displaced()
+        return len(self._subscriptions) > 0
+
+
 class EndTurnsOfEndingWorker:
     name = "end the turns of a worker that ends"
 
@@ -49,7 +62,8 @@ class WriteEvents:  # agentapp: shared ok - changed by the heartbeat's thread al
             return True
         stored = self._live.write([events for _, events in new], lease, renew=renew)
         for each, events in new:
-            each.written += len(events.events)
+            if each.turn.id in stored:
+                each.has_written(events)
         if renew:
             self._renewed = now
         self._local.halt_as_stored(turns, stored)

@@ -17,13 +17,17 @@ from agentapp.turns.values import NewEvents
 
 @dataclass(slots=True)
 class LocalTurn:
-    """``written`` is how many of its events are stored; only the heartbeat counts it."""
+    """``written`` is how many of its events are stored; only the heartbeat changes it."""
 
     turn: Turn
     written: int = 0
 
     def unwritten(self) -> NewEvents | None:
-        return self.turn.feed.unwritten(self.written)
+        return self.turn.unwritten(self.written)
+
+    def has_written(self, new: NewEvents) -> None:
+        self.written += len(new.events)
+        self.turn.stored_spent = new.spent
 
 
 class LocalTurns:

@@ -9,13 +9,14 @@ from dataclasses import dataclass, field
 
 from agentapp.errors import GuardrailRefused
 from agentapp.guardrails.guard import Standing
-from agentapp.guardrails.streams import StreamSlots
+from agentapp.guardrails.streams import StreamSlot, StreamSlots
 from agentapp.isolation import Binder, Scope
 from agentapp.turns.abandoned import delete_chat
 from agentapp.turns.draining import Draining
 from agentapp.turns.feed import Feed, Subscription, Subscriptions
 from agentapp.turns.heartbeat import IDLE_SECONDS, Heartbeat, ScheduledJob
 from agentapp.turns.jobs import (
+    EndDisplacedStreams,
     EndStreamsOfEndedLogins,
     EndTurnsOfEndingWorker,
     FollowRemoteTurns,
@@ -48,20 +49,22 @@ class TurnService:
 
         The same message with the same key once more is the same turn.
         """
-        with self._refusals_counted(), self._slot(scope) as held:
+        with self._refusals_counted(), ExitStack() as held:
+            slot = self._hold(self.slots.take_for_turn(scope.user_id, scope.tenant_id), held)
             begun = Turn.begin(self.kit, scope, message)
             if isinstance(begun, RepeatedMessage):
                 feed = self._find_feed(scope, begun.turn_id, held)
             else:
                 feed = self.local.play(begun)
                 self.heartbeat.wake()
-            return self._subscribe(feed, 0, login, held.pop_all())
+            return self._subscribe(feed, 0, login, held.pop_all(), slot)
 
     def follow(self, scope: Scope, turn_id: str, after: int = 0, login: str | None = None) -> Subscription:
         """The events of a turn after that number, whichever worker plays it."""
-        with self._refusals_counted(), self._slot(scope) as held:
+        with self._refusals_counted(), ExitStack() as held:
+            slot = self._hold(self.slots.take_for_follower(scope.user_id, scope.tenant_id), held)
             feed = self._find_feed(scope, turn_id, held)
-            return self._subscribe(feed, after, login, held.pop_all())
+            return self._subscribe(feed, after, login, held.pop_all(), slot)
 
     def stop(self, scope: Scope, turn_id: str, login: str | None = None) -> Subscription:
         """Have a turn end soon, whichever worker plays it, and follow it until it has. That takes no stream
@@ -106,10 +109,11 @@ class TurnService:
             self.kit.telemetry.count("refusals_total", code=refusal.code, scope=refusal.scope)
             raise
 
-    def _slot(self, scope: Scope) -> ExitStack:
-        held = ExitStack()
-        held.callback(self.slots.take(scope.user_id).release)
-        return held
+    def _hold(self, slot: StreamSlot, held: ExitStack) -> StreamSlot:
+        held.callback(slot.release)
+        if slot.displaced_others:  # Those of other workers are ended there, by the heartbeat.
+            self.subscriptions.end_displaced()
+        return slot
 
     def _find_feed(self, scope: Scope, turn_id: str, held: ExitStack) -> Feed:
         """Whether the turn is the scope's own is asked every time."""
@@ -125,8 +129,10 @@ class TurnService:
         self.heartbeat.wake()
         return feed
 
-    def _subscribe(self, feed: Feed, after: int, login: str | None, held: ExitStack) -> Subscription:
-        subscription = Subscription(feed, after, login, held)
+    def _subscribe(
+        self, feed: Feed, after: int, login: str | None, held: ExitStack, slot: StreamSlot | None = None
+    ) -> Subscription:
+        subscription = Subscription(feed, after, login, held, slot)
         held.callback(self.subscriptions.remove, weakref.ref(subscription))
         self.subscriptions.add(subscription)
         return subscription
@@ -140,6 +146,7 @@ def make_turn_service(
     abandoned = InterruptAbandonedTurns(kit.store, live, kit.guardrails, kit.leases, binder)
     heartbeat = Heartbeat(
         (
+            ScheduledJob(EndDisplacedStreams(subscriptions)),
             ScheduledJob(EndTurnsOfEndingWorker(draining)),
             ScheduledJob(WriteEvents(live, local, kit.leases)),
             ScheduledJob(FollowRemoteTurns(remote)),

@@ -7,19 +7,19 @@ from contextlib import AbstractContextManager
 from datetime import datetime
 from typing import Protocol
 
-from agentapp.events import Event, TurnResult
+from agentapp.events import Event, Rendered, TurnResult, Usage
 from agentapp.guardrails.admission import Reservation
 from agentapp.guardrails.cell import Key
 from agentapp.guardrails.registry import Rows
 from agentapp.isolation import Scope
-from agentapp.turns.values import Lease, NewEvents, NewMessage, Place, RunningTurn, TurnRecord
+from agentapp.turns.values import Lease, NewEvents, NewMessage, Place, RunningTurn, Spent, TurnRecord
 
 
 class ChatTransaction(Protocol):
     """One write transaction on one chat, whose row was locked before anything else.
 
-    Everybody who writes to a chat locks its row first, then the cells of the guardrails, and the row
-    of the live turn last. Two transactions that keep this order never wait for each other.
+    Everybody who writes to a chat locks its row first, then its user's, then the cells of the guardrails, and
+    the row of the live turn last. Two transactions that keep this order never wait for each other.
     """
 
     @property
@@ -33,6 +33,9 @@ class ChatTransaction(Protocol):
     @property
     def cells(self) -> CellRows:
         """The rows of the guardrails, as part of this transaction."""
+
+    def require_room(self) -> None:
+        """Raises `StorageFull` or `StorageUnavailable` if no more can be kept."""
 
     def running_turn(self) -> RunningTurn | None: ...
 
@@ -51,7 +54,9 @@ class ChatTransaction(Protocol):
     def add_turn(self, place: Place, key: str | None, reservation: Reservation, lease: Lease) -> str:
         """Add a running turn, and give its id."""
 
-    def add_message(self, turn_id: str, role: str, content: str) -> None: ...
+    def add_message(
+        self, turn_id: str, role: str, content: str, rendered: Rendered | None = None
+    ) -> None: ...
 
     def touch(self, title: str | None = None) -> None:
         """The chat was used now; it is called so from now on, if a title is given."""
@@ -59,8 +64,17 @@ class ChatTransaction(Protocol):
     def events_so_far(self, turn_id: str) -> Sequence[Event]:
         """The events of a running turn that were stored."""
 
+    def spent_so_far(self, turn_id: str) -> Spent | None:
+        """What was stored with the last of them; None if nothing is stored yet."""
+
     def end_turn(self, turn_id: str, result: TurnResult, events: Sequence[Event]) -> bool:
         """Store how a running turn ended. False if it is not running any more."""
+
+    def ended_turn(self, turn_id: str) -> tuple[str, Usage] | None:
+        """The status and usage of a turn that is running no more; None if it is not there any more."""
+
+    def correct_usage(self, turn_id: str, result: TurnResult) -> None:
+        """A turn that was ended by others has spent this in truth."""
 
     def remove_live_turn(self, turn_id: str) -> None:
         """Always the last step: see the order of locks above."""

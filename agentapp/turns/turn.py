@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -17,6 +17,7 @@ from typing import Any
 from agentapp.agents.drivers.threaded import ThreadedDriver
 from agentapp.agents.loop import Limits, Opening, TurnLoop
 from agentapp.agents.prices import Prices
+from agentapp.agents.provider import Message, estimated_input
 from agentapp.agents.team import Team
 from agentapp.agents.tool import Notes, PastChats, ToolContext
 from agentapp.errors import (
@@ -29,18 +30,19 @@ from agentapp.errors import (
     TurnInterrupted,
     TurnStopped,
 )
-from agentapp.events import Status, TurnCompleted, TurnResult, TurnStarted, text_of
-from agentapp.guardrails.admission import MaxCost
+from agentapp.events import Rendered, Status, TurnCompleted, TurnResult, TurnStarted, Usage, text_of
+from agentapp.guardrails.admission import MaxCost, Reservation
 from agentapp.guardrails.cell import Key
 from agentapp.guardrails.guard import Guardrails
 from agentapp.isolation import Scope
+from agentapp.logs import described
 from agentapp.telemetry import Telemetry
 from agentapp.turns.abandoned import find_running
 from agentapp.turns.feed import Feed, NumberedEvent
 from agentapp.turns.history import history
 from agentapp.turns.leases import Leases
 from agentapp.turns.stores import ChatTransaction, TurnStore
-from agentapp.turns.values import UNTITLED, NewMessage, RepeatedMessage, StartedTurn
+from agentapp.turns.values import UNTITLED, NewEvents, NewMessage, RepeatedMessage, Spent, StartedTurn
 
 MAX_TITLE_CHARS = 60
 SAVE_RETRY_SECONDS = (0.5, 1.0, 2.0, 4.0)  # a database that is being restarted is back by then
@@ -63,11 +65,26 @@ class TurnKit:
     past_chats: PastChats
     prices: Prices
     telemetry: Telemetry
+    render: Callable[[str], Rendered]
 
     def max_cost(self) -> MaxCost:
         """The most a turn can cost. It is reserved before the first call of the model."""
         tokens = self.limits.tokens
         return MaxCost(tokens, self.prices.most(self.team.models(self.model), tokens))
+
+    def spent_on(self, calls: tuple[tuple[str, Usage], ...]) -> Spent:
+        usage = sum((usage for _, usage in calls), Usage())
+        return Spent(usage, self.prices.cost(calls), self.prices.charge(calls))
+
+    def with_first_call(
+        self, reservation: Reservation, agent_name: str, said: tuple[tuple[str, str], ...], text: str
+    ) -> Reservation:
+        """The reservation with the cost of the turn's first model call, as far as it can be known now."""
+        agent = self.team.find(agent_name)
+        messages = (*history(said), Message("user", (text,)))
+        tokens = estimated_input(agent.instructions, messages, self.team.specs_of(agent))
+        microusd = self.prices.charge([(agent.model or self.model, Usage(tokens))])
+        return replace(reservation, first_call_tokens=tokens, first_call_microusd=microusd)
 
     def report_foreign_scope(self, refusal: ForeignScope) -> None:
         self.telemetry.alert("foreign-scope", str(refusal))
@@ -88,6 +105,9 @@ class Turn(Iterator[NumberedEvent | None]):
         self.scope = scope
         self.feed = Feed(scope, started.turn_id)
         self.result: TurnResult | None = None
+        # What is charged if somebody else ends the turn. The heartbeat sets it when it has stored more.
+        self.stored_spent = Spent.on_first_call(started.reservation)
+        self._loop: TurnLoop | None = None
         self._kit, self._started = kit, started
         self._halted: Future[Any] = Future()
         self._playing = self._play()
@@ -106,11 +126,12 @@ class Turn(Iterator[NumberedEvent | None]):
                 return repeated
             if running is not None:
                 raise TurnInProgress(running)
+            chat.require_room()
             place = chat.place_of(message)
             said = chat.history(place.follows) if place.follows else ()
             # As late as can be: on PostgreSQL others wait for these rows until the transaction ends.
             admitted = kit.guardrails.admit(chat.cells, scope, kit.max_cost())
-            reservation = admitted.reservation
+            reservation = kit.with_first_call(admitted.reservation, place.agent, said, text)
             turn_id = chat.add_turn(place, message.key, reservation, kit.leases.current())
             chat.add_message(turn_id, "user", text)
             title = title_of(text) if chat.title == UNTITLED else chat.title
@@ -120,6 +141,17 @@ class Turn(Iterator[NumberedEvent | None]):
 
     def __next__(self) -> NumberedEvent | None:
         return next(self._playing)
+
+    def unwritten(self, written: int) -> NewEvents | None:
+        """The events after the first ``written`` ones, to be stored; None if there are none."""
+        # The loop counts a call before the event of it: what is stored with the event has the call in it.
+        new = tuple(each.event for each in self.feed.since(written))
+        if not new:
+            return None
+        loop = self._loop
+        calls = loop.spent_if_cut if loop else ()
+        spent = self._kit.spent_on(calls) if calls else self.stored_spent
+        return NewEvents(self.scope, self.id, written + 1, new, spent)
 
     def halt(self, reason: TurnFailed) -> None:
         """From any thread: end it at once, also while the model is silent. Does nothing if it has ended."""
@@ -136,7 +168,7 @@ class Turn(Iterator[NumberedEvent | None]):
 
     def _play(self) -> Generator[NumberedEvent | None]:
         kit, started, scope = self._kit, self._started, self.scope
-        loop = TurnLoop(
+        self._loop = loop = TurnLoop(
             scope,
             kit.team.build(scope, kit.report_foreign_scope),
             Opening(started.text, history(started.history), started.agent),
@@ -148,6 +180,7 @@ class Turn(Iterator[NumberedEvent | None]):
         yield self.feed.add(TurnStarted(self.id, scope.session_id, started.text))
         failure = yield from self._answer(loop)
         self.result = self._settle(self._result(loop, failure))
+        self._loop = None  # the agents end with the turn, however long the turn is kept
         kit.telemetry.count("turns_total", status=self.result.status)
         yield self.feed.add(TurnCompleted(self.id, scope.request_id, self.result))
 
@@ -159,8 +192,9 @@ class Turn(Iterator[NumberedEvent | None]):
                 yield None if event is None else self.feed.add(event.cleaned())
         except TurnFailed as error:
             return error
-        except Exception:
-            log.exception("request %s: turn %s failed unexpectedly", self.scope.request_id, self.id)
+        except Exception as error:
+            failed = "request %s: turn %s failed unexpectedly: %s"
+            log.error(failed, self.scope.request_id, self.id, described(error))
             return TurnFailed("Something went wrong on our side while answering.")
         return None
 
@@ -171,28 +205,38 @@ class Turn(Iterator[NumberedEvent | None]):
 
     def _result(self, loop: TurnLoop, failure: TurnFailed | None) -> TurnResult:
         """How it ended: the real usage of every model call, and whose failure it was, if it was one."""
-        status, prices = _status(failure), self._kit.prices
+        status = _status(failure)
         failed = failure if status == "failed" else None
-        return TurnResult(
+        reply = text_of(self.feed.events)
+        result = TurnResult(
             status=status,
-            reply=text_of(self.feed.events),
+            reply=reply,
+            rendered=self._rendered(reply),
             agent=loop.answering,
             next_agent=loop.stays_with if status == "completed" else "",
             title=self._started.title,
-            usage=loop.usage,
-            cost_microusd=prices.cost(loop.spent),
-            charged_microusd=prices.charge(loop.spent),
             tool_calls=tuple(loop.called.items()),
             error_code=failed.code if failed else None,
             error_message=str(failed) if failed else None,
             blame=failure.blame if failure else "nobody",
         )
+        return self._kit.spent_on(loop.spent).added_to(result)
+
+    def _rendered(self, reply: str) -> Rendered | None:
+        """Made before the transaction that stores it begins, which others may wait for. A reply that cannot
+        be rendered is stored all the same.
+        """
+        try:
+            return self._kit.render(reply) if reply else None
+        except Exception as error:
+            log.error("the reply of turn %s could not be rendered: %s", self.id, described(error))
+            return None
 
     def _settle(self, result: TurnResult) -> TurnResult:
         """How the turn ended in truth: an answer that could not be stored was none."""
-        for pause in SAVE_RETRY_SECONDS:
+        for attempt, pause in enumerate(SAVE_RETRY_SECONDS):
             try:
-                if self._store(result):
+                if self._store(result, again=attempt > 0):
                     return result
                 log.warning("turn %s was no longer running when it ended: %s", self.id, result.status)
                 return replace(result, status="interrupted", error_code=None, error_message=None)
@@ -200,30 +244,46 @@ class Turn(Iterator[NumberedEvent | None]):
                 why = str(error.__cause__ or error).partition("\n")[0]
                 log.warning("turn %s could not be saved yet: %s", self.id, why)
                 time.sleep(pause)
-            except Exception:
-                log.exception("turn %s could not be saved", self.id)
+            except Exception as error:
+                log.error("turn %s could not be saved: %s", self.id, described(error))
                 break
         # It counts as running until its lease is over; then what was stored of its events is kept.
         unsaved = StorageUnavailable("The answer could not be saved.")
         return replace(result, status="failed", error_code=unsaved.code, error_message=str(unsaved))
 
-    def _store(self, result: TurnResult) -> bool:
+    def _store(self, result: TurnResult, *, again: bool = False) -> bool:
         """Store the result and settle with the guardrails. False if the turn is running no more: somebody
-        else has ended it, or its chat is deleted. What it spent was spent in any case, and is counted.
+        else has ended it, or its chat is deleted.
+
+        If it is done ``again``, the commit before may have worked although the connection broke off.
         """
         guardrails, scope = self._kit.guardrails, self.scope
         with self._kit.store.chat(scope) as chat:
             if not chat.end_turn(self.id, result, self.feed.events):
-                guardrails.charge(chat.cells, scope, result)
-                if chat.title is None:  # the chat is deleted, and its cell was deleted with it
-                    chat.cells.remove(Key("session", scope.session_id))
+                if again and chat.ended_turn(self.id) == (result.status, result.usage):
+                    return True
+                self._charge_the_rest(chat, result)
                 return False
             chat.touch()
             if result.reply:
-                chat.add_message(self.id, "assistant", result.reply)
+                chat.add_message(self.id, "assistant", result.reply, result.rendered)
             guardrails.settle(chat.cells, scope, self._started.reservation, result)
             chat.remove_live_turn(self.id)
             return True
+
+    def _charge_the_rest(self, chat: ChatTransaction, result: TurnResult) -> None:
+        """What it spent was spent in any case. Whoever ended it has charged what was stored until then; that
+        was more than the truth if it was estimated too high.
+        """
+        charged = self.stored_spent
+        tokens = result.usage.total_tokens - charged.usage.total_tokens
+        microusd = result.charged_microusd - charged.charged_microusd
+        rest = replace(result, usage=Usage(tokens), charged_microusd=microusd)
+        self._kit.guardrails.charge(chat.cells, self.scope, rest)
+        if chat.title is None:  # the chat is deleted, and its cell was deleted with it
+            chat.cells.remove(Key("session", self.scope.session_id))
+        elif tokens or microusd:
+            chat.correct_usage(self.id, result)
 
 
 def title_of(text: str) -> str:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from typing import Any
 
-from agentapp.events import Event, TurnResult
+from agentapp.events import Event, TurnResult, Usage
 from agentapp.guardrails.admission import Reservation
 from agentapp.isolation import Scope
 
@@ -41,6 +42,45 @@ class Place:
     number: int
     follows: int
     agent: str
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """What a turn has spent so far. ``cost_microusd`` is what people are told, None if a price is not known.
+    ``charged_microusd`` is what budgets count.
+    """
+
+    usage: Usage
+    cost_microusd: int | None
+    charged_microusd: int
+
+    def added_to(self, result: TurnResult) -> TurnResult:
+        return replace(
+            result,
+            usage=self.usage,
+            cost_microusd=self.cost_microusd,
+            charged_microusd=self.charged_microusd,
+        )
+
+    def to_json(self) -> list[int | None]:
+        usage = self.usage
+        return [
+            usage.input_tokens,
+            usage.output_tokens,
+            usage.model_calls,
+            self.cost_microusd,
+            self.charged_microusd,
+        ]
+
+    @classmethod
+    def from_json(cls, state: list[Any]) -> Spent:
+        return cls(Usage(*state[:3]), *state[3:5])
+
+    @classmethod
+    def on_first_call(cls, reservation: Reservation) -> Spent:
+        """What counts as spent until something was stored."""
+        cost = reservation.first_call_microusd
+        return cls(Usage(reservation.first_call_tokens, 0, model_calls=1), cost, cost)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,9 +124,12 @@ class TurnRecord:
 
 @dataclass(frozen=True, slots=True)
 class NewEvents:
-    """Events of one turn that are not stored yet; the first of them has the number ``first``."""
+    """Events of one turn that are not stored yet; the first of them has the number ``first``. And what the
+    turn has spent so far.
+    """
 
     scope: Scope
     turn_id: str
     first: int
     events: tuple[Event, ...]
+    spent: Spent

@@ -13,6 +13,7 @@ from agentapp.agents import (
 from agentapp.agents.provider import Message, Reply, ToolCall
 from agentapp.errors import (
     Declined,
+    EmptyAnswer,
     ProviderBusy,
     ProviderFailed,
     ProviderGarbled,
@@ -145,19 +146,19 @@ def test_a_stream_without_a_reply_is_not_an_answer(play: Play) -> None:
 @pytest.mark.parametrize(("reason", "words"), [("refusal", "declined"), ("end_turn", "empty answer")])
 def test_an_empty_answer_is_a_failure_that_says_why(play: Play, reason: str, words: str) -> None:
     turn = play(Reply("", usage=SPENT, stop_reason=reason))
-    assert isinstance(turn.error, Declined if reason == "refusal" else ProviderFailed)
+    assert isinstance(turn.error, Declined if reason == "refusal" else EmptyAnswer)
     assert turn.error.code == "provider-failed"
     assert words in str(turn.error)
     assert turn.loop.usage == SPENT
 
 
-def test_a_model_that_declines_is_nobodys_failure(play: Play) -> None:
-    """Or anybody could have the model taken away from everybody, with a question it will not answer."""
+def test_a_model_that_declines_or_says_nothing_is_not_the_providers_failure(play: Play) -> None:
+    """Or anybody could have the model taken away from others, with a question it will not answer."""
     declined = play(Reply("", usage=SPENT, stop_reason="refusal")).error
     empty = play(Reply("", usage=SPENT)).error
     assert isinstance(declined, Declined)
-    assert isinstance(empty, ProviderFailed)
-    assert (declined.blame, empty.blame) == ("nobody", "provider")
+    assert isinstance(empty, EmptyAnswer)
+    assert (declined.blame, empty.blame) == ("nobody", "turn")
 
 
 def test_an_answer_cut_at_its_greatest_length_says_so(play: Play) -> None:

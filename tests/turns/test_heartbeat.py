@@ -126,7 +126,7 @@ def held(parts: Parts, scope: Scope) -> tuple[int, ...]:
         cells = TurnCells(*(guardrails.registry.get(key) for key in guardrails.keys(scope)))
     now = guardrails.clock()
     reserved = [cell.budget.holds.amount(now) for cell in cells[:3]]
-    return (*reserved, cells.user.bulkhead.holds.count(now), cells.provider.outage.running.count(now))
+    return (*reserved, cells.user.bulkhead.holds.count(now), cells.provider.bulkhead.holds.count(now))
 
 
 def wait_for(is_true: Callable[[], bool]) -> None:

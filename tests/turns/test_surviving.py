@@ -17,11 +17,13 @@ from agentapp.app import deadlines_of
 from agentapp.config import Settings
 from agentapp.errors import LoginRequired, NotFound, ProviderGarbled, TurnInterrupted, TurnStopped
 from agentapp.guardrails.cell import Cell
+from agentapp.guardrails.seats import FOLLOWER, key_of
 from agentapp.isolation import Scope
 from agentapp.turns.feed import NumberedEvent, Subscription
 from agentapp.turns.service import TurnService
 from agentapp.turns.values import NewMessage
 from agentapp.web.parts import Parts
+from agentapp.web.sse import RECONNECT_LATER, EventStream
 from tests.support.app_inspection import sql
 from tests.support.scripted import SPENT, Scripted, calls, hands_over
 from tests.support.server_users import wait_for
@@ -166,6 +168,43 @@ def test_nobody_else_can_follow_or_stop_a_turn_that_runs_here(
     assert parts.turns.slots.taken() == 1
     halves.go_on.set()
     assert ended(follower)["status"] == "completed"
+
+
+def test_a_stream_that_gives_way_is_told_to_come_back_and_its_turn_goes_on(
+    parts: Parts, uma: Scope, stage: Any, halves: Any
+) -> None:
+    sent = half_way(stage(halves), uma)
+    with parts.binder.bound(uma):
+        most = parts.settings.streams_user or 0
+        streams = [EventStream(parts.turns.follow(uma, sent.feed.turn_id)) for _ in range(most)]
+    told = b"".join(streams[0])
+    assert told.endswith(RECONNECT_LATER)
+    assert told.count(b"retry:") == 1
+    assert b"turn_completed" not in told
+    halves.go_on.set()
+    for stream in streams[1:]:
+        rest = b"".join(stream)
+        assert b"turn_completed" in rest
+        assert b"retry:" not in rest
+    assert ended(sent)["status"] == "completed"
+    for stream in streams:
+        stream.close()
+    assert parts.turns.slots.taken() == 0
+
+
+def test_a_stream_that_another_worker_displaced_is_ended_by_the_heartbeat(
+    parts: Parts, uma: Scope, stage: Any, halves: Any
+) -> None:
+    sent = half_way(stage(halves), uma)
+    with parts.binder.bound(uma):
+        follower = parts.turns.follow(uma, sent.feed.turn_id)
+    (seat,) = [seat for seat in parts.seats.seats_of(key_of("streams", uma.user_id)) if seat.kind == FOLLOWER]
+    parts.seats.displace(seat)
+    wait_for(lambda: follower.is_cut, 4)
+    assert b"".join(EventStream(follower)).endswith(RECONNECT_LATER)
+    follower.close()
+    halves.go_on.set()
+    assert ended(sent)["status"] == "completed"
 
 
 def test_a_stream_taken_up_again_goes_on_with_the_next_event_and_its_number(

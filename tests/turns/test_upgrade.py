@@ -20,6 +20,7 @@ from agentapp.isolation import Scope
 from agentapp.storage import migrate
 from agentapp.web.parts import Parts
 from tests.support.server_users import wait_for
+from tests.support.stored_bytes import counted, kept
 from tests.support.turns import hurry
 from tests.support.users import Person, sign_in
 
@@ -63,7 +64,7 @@ def held(parts: Parts, scope: Scope) -> list[int]:
         cells.session.budget.holds.amount(LEFT_AT),
         cells.user.bulkhead.holds.count(LEFT_AT),
         cells.tenant.bulkhead.holds.count(LEFT_AT),
-        cells.provider.outage.running.count(LEFT_AT),
+        cells.provider.bulkhead.holds.count(LEFT_AT),
     ]
 
 
@@ -83,7 +84,11 @@ def test_the_old_database_is_one(parts: Parts) -> None:
     """Or the claims below would be about nothing."""
     ((admission,),) = _rows(parts, "SELECT admission FROM turns WHERE status = 'running'")
     assert isinstance(json.loads(admission), list)
-    assert held(parts, scope_of(parts, IN_FLIGHT)) == [50_000, 1, 1, 1]
+    assert held(parts, scope_of(parts, IN_FLIGHT)) == [50_000, 1, 1, 0]
+
+
+def test_what_the_old_version_kept_is_counted(parts: Parts) -> None:
+    assert counted(parts.db.engine) == kept(parts.db.engine) != {}
 
 
 def test_a_turn_in_flight_is_interrupted_and_what_it_reserved_is_given_back(

@@ -18,16 +18,13 @@ from agentapp.events import (
     Text,
     ToolCompleted,
     ToolExecuting,
-    TurnResult,
     TurnStarted,
     text_of,
     unpacked,
 )
 from agentapp.isolation import Scope
-from agentapp.storage.values import StoredTurn, utc_now
 from agentapp.web.parts import Parts
 from agentapp.web.steps import steps_of
-from agentapp.web.versions import Versions, branch, versions
 from tests.support.scripted import Scripted, hands_over
 from tests.support.turns import begin, someone
 from tests.support.users import PAGE, Person
@@ -36,49 +33,6 @@ from tests.support.users import PAGE, Person
 @pytest.fixture
 def scope(parts: Parts) -> Scope:
     return someone(parts, "uma")
-
-
-def turn(number: int, follows: int) -> StoredTurn:
-    return StoredTurn(f"t{number}", number, follows, TurnResult("completed"), (), "", "r", utc_now(), None)
-
-
-def tree(*follows: int) -> list[StoredTurn]:
-    """The first turn follows the first number, and so on."""
-    return [turn(number, before) for number, before in enumerate(follows, 1)]
-
-
-@pytest.mark.parametrize(
-    ("follows", "through", "shown"),
-    [
-        ((), None, ""),
-        ((0, 1, 2), None, "1 2 3"),
-        ((0, 1, 2, 1), None, "1 4"),
-        ((0, 1, 2, 1), "t2", "1 2 3"),
-        ((0, 1, 2, 1), "t3", "1 2 3"),
-        ((0, 1, 2, 1, 4, 0), None, "6"),
-        ((0, 1, 2, 1, 4, 0), "t1", "1 4 5"),
-        ((0, 1, 2, 1, 4, 0), "t4", "1 4 5"),
-        ((0, 1, 2, 1, 4, 0), "t2", "1 2 3"),
-    ],
-)
-def test_the_branch_through_a_turn_goes_on_by_the_newest(
-    follows: tuple[int, ...], through: str | None, shown: str
-) -> None:
-    assert " ".join(str(each.number) for each in branch(tree(*follows), through)) == shown
-
-
-def test_a_turn_that_is_not_there_is_not_shown() -> None:
-    with pytest.raises(NotFound):
-        branch(tree(0, 1), "t9")
-
-
-def test_versions_are_those_that_follow_the_same_turn() -> None:
-    assert versions(tree(0, 1, 2)) == {}
-    assert versions(tree(0, 1, 1, 2, 1)) == {
-        "t2": Versions(1, 3, None, "t3"),
-        "t3": Versions(2, 3, "t2", "t5"),
-        "t5": Versions(3, 3, "t3", None),
-    }
 
 
 def heard(parts: Parts, scope: Scope, text: str | None, reply: str = "ok", **place: str) -> tuple[str, Any]:

@@ -17,8 +17,8 @@ from agentapp.agents.drivers.shared import (
     Halt,
     Progress,
     SilenceTimer,
+    count_item,
     run_in_own_thread,
-    usage_in,
 )
 from agentapp.agents.loop import TurnLoop
 from agentapp.agents.provider import AsyncProvider, ModelCall, Reply, ToolCall, ToolResult
@@ -26,7 +26,7 @@ from agentapp.agents.results import finished_result, late_result, unknown_tool_r
 from agentapp.agents.tool import Tool, ToolContext
 from agentapp.errors import ProviderGarbled, TurnFailed
 from agentapp.events import Event, Usage
-from agentapp.isolation import Binder
+from agentapp.isolation import Binder, Scope
 
 Job = asyncio.Future[object] | None  # None for a tool that does not exist
 
@@ -75,7 +75,7 @@ class AsyncDriver:
                         try:
                             async for _ in self._wait_for(jobs, turn_ends, halted):
                                 yield None
-                            results = self._results(action, jobs)
+                            results = self._results(action, context.scope, jobs)
                         finally:
                             _drop(jobs)
                         action = actions.send(results)
@@ -104,7 +104,7 @@ class AsyncDriver:
                 for event in progress.events_for(item):
                     yield event
         except TurnFailed as error:
-            progress.complete(error, reader.spent)
+            progress.complete(error, call.meter.usage)
             raise
         finally:
             await reader.close()
@@ -136,13 +136,15 @@ class AsyncDriver:
             if running:
                 yield None
 
-    def _results(self, action: RunTools, jobs: list[Job]) -> tuple[ToolResult, ...]:
-        return tuple(self._result(call, job) for call, job in zip(action.calls, jobs, strict=True))
+    def _results(self, action: RunTools, scope: Scope, jobs: list[Job]) -> tuple[ToolResult, ...]:
+        return tuple(self._result(scope, call, job) for call, job in zip(action.calls, jobs, strict=True))
 
-    def _result(self, call: ToolCall, job: Job) -> ToolResult:
+    def _result(self, scope: Scope, call: ToolCall, job: Job) -> ToolResult:
         if job is None:
             return unknown_tool_result(call)
-        return finished_result(call, job) if job.done() else late_result(call, self._deadlines.tool)
+        if job.done():
+            return finished_result(scope, call, job)
+        return late_result(scope, call, self._deadlines.tool)
 
 
 def _drop(jobs: list[Job]) -> None:
@@ -153,12 +155,12 @@ def _drop(jobs: list[Job]) -> None:
 
 
 class AsyncStreamReader:
-    """One model call. ``spent`` is what it has cost, as far as the provider has said."""
+    """One model call. What comes of it is counted by its meter."""
 
     def __init__(self, provider: AsyncProvider, call: ModelCall) -> None:
         self._pieces = provider.stream(call)
         self._pull = asyncio.ensure_future(self._next())
-        self.spent = Usage()
+        self._meter = call.meter
 
     async def next_item(
         self, timer: SilenceTimer, turn_ends: float, halt: AsyncHalt
@@ -174,7 +176,7 @@ class AsyncStreamReader:
             return ""
         error = self._pull.exception()
         item = self._pull.result() if error is None else error
-        self.spent = usage_in(item) or self.spent
+        count_item(self._meter, item)
         if not isinstance(item, (Reply, BaseException)):
             self._pull = asyncio.ensure_future(self._next())
         if isinstance(item, Usage):

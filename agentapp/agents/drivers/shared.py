@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-import math
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
+from agentapp.agents.meter import Meter
 from agentapp.agents.provider import Reply
 from agentapp.errors import (
     ProviderError,
     ProviderTimeout,
     TurnFailed,
     TurnInterrupted,
-    TurnStopped,
     TurnTimeout,
 )
 from agentapp.events import Text, Usage
@@ -100,22 +99,19 @@ class AsyncHalt:
             self._loop.call_soon_threadsafe(self._woken.set_result, None)
 
 
-CHARS_PER_TOKEN = 4
-
-
 @dataclass(slots=True)
 class Progress:
     """The progress of one model call. ``separator`` goes before its first piece of text."""
 
     separator: str
     tick: float
-    chars_shown: int = 0
+    has_shown: bool = False
     _last_event: float = field(default_factory=time.monotonic)
 
     def events_for(self, piece: str) -> Iterator[Text | None]:
         """The event of a piece. Without text it is ``None``, and only if there was no event for a tick."""
         if piece:
-            self.chars_shown += len(piece)
+            self.has_shown = True
             text, self.separator = self.separator + piece, ""
             yield Text(text)
             self._last_event = time.monotonic()
@@ -126,27 +122,20 @@ class Progress:
     def complete(self, error: TurnFailed, spent: Usage) -> None:
         """Add to the error that ended the call what it does not know: the cost, and if any text was shown."""
         if error.usage is None:
-            halted = isinstance(error, (TurnStopped, TurnInterrupted))
-            error.usage = _at_least(spent, self.chars_shown) if halted else spent
+            error.usage = spent
         if isinstance(error, ProviderError):
-            error.said_something = self.chars_shown > 0
+            error.said_something = self.has_shown
 
 
-def usage_in(item: object) -> Usage | None:
-    """What a call has cost so far, if the item that its provider gave or raised says so."""
+def count_item(meter: Meter, item: object) -> None:
+    """Count what a provider gave or raised. It may say what the call has cost so far."""
     match item:
+        case str():
+            meter.heard(item)
         case Usage():
-            return item
+            meter.says(item)
         case Reply(usage=Usage() as usage) | TurnFailed(usage=Usage() as usage):
-            return usage
-    return None
-
-
-def _at_least(spent: Usage, chars: int) -> Usage:
-    # A provider may report its output tokens only at the end, which a halted call never reaches. Otherwise a
-    # user could stop every answer just before its end and pay nothing, so the text that was shown is counted
-    # roughly.
-    return replace(spent, output_tokens=max(spent.output_tokens, math.ceil(chars / CHARS_PER_TOKEN)))
+            meter.says(usage)
 
 
 def run_in_own_thread(run: Callable[[], object], name: str) -> Future[object]:

@@ -16,9 +16,9 @@ from agentapp.agents.drivers.shared import (
     Halt,
     Progress,
     SilenceTimer,
+    count_item,
     raise_if_halted,
     run_in_own_thread,
-    usage_in,
 )
 from agentapp.agents.loop import TurnLoop
 from agentapp.agents.provider import Cancellation, ModelCall, Provider, Reply, ToolCall, ToolResult
@@ -26,7 +26,7 @@ from agentapp.agents.results import finished_result, late_result, unknown_tool_r
 from agentapp.agents.tool import Tool, ToolContext
 from agentapp.errors import ProviderGarbled, TurnFailed
 from agentapp.events import Event, Usage
-from agentapp.isolation import Binder
+from agentapp.isolation import Binder, Scope
 
 Job = Future[object] | None  # None for a tool that does not exist
 
@@ -95,7 +95,7 @@ class ThreadedDriver:
                     raise item
                 yield from progress.events_for(item)
         except TurnFailed as error:
-            progress.complete(error, reader.spent)
+            progress.complete(error, call.meter.usage)
             raise
         finally:
             # A late answer is dropped, and its connection is closed instead of going back to a pool.
@@ -113,7 +113,9 @@ class ThreadedDriver:
             running = [job for job in running if not job.done()]
             if running:
                 yield None
-        return tuple(self._result(call, job) for call, job in zip(action.calls, jobs, strict=True))
+        return tuple(
+            self._result(context.scope, call, job) for call, job in zip(action.calls, jobs, strict=True)
+        )
 
     def _start_tool(self, tool: Tool | None, context: ToolContext, call: ToolCall) -> Job:
         if tool is None:
@@ -121,10 +123,12 @@ class ThreadedDriver:
         run = self._binder.carried(context.scope, lambda: _finish(tool.call(context, call)))
         return run_in_own_thread(run, f"agentapp-tool-{tool.name}")
 
-    def _result(self, call: ToolCall, job: Job) -> ToolResult:
+    def _result(self, scope: Scope, call: ToolCall, job: Job) -> ToolResult:
         if job is None:
             return unknown_tool_result(call)
-        return finished_result(call, job) if job.done() else late_result(call, self._deadlines.tool)
+        if job.done():
+            return finished_result(scope, call, job)
+        return late_result(scope, call, self._deadlines.tool)
 
 
 def _finish(value: object) -> object:
@@ -141,13 +145,12 @@ async def _await(value: Awaitable[object]) -> object:
 class StreamReader:
     """One model call. ``run`` is for the thread that reads, ``next_item`` for the thread that waits.
 
-    ``spent`` is what the call has cost, as far as the provider has said: it may be ahead of ``next_item``.
+    What was read is counted by the call's meter at once, which may be before ``next_item`` comes to it.
     """
 
     def __init__(self, provider: Provider, call: ModelCall) -> None:
         self._provider, self._call = provider, call
         self.items: SimpleQueue[str | Usage | Reply | Exception] = SimpleQueue()
-        self.spent = Usage()
 
     def run(self) -> None:
         try:
@@ -185,5 +188,5 @@ class StreamReader:
         return item
 
     def _put(self, item: str | Usage | Reply | Exception) -> None:
-        self.spent = usage_in(item) or self.spent
+        count_item(self._call.meter, item)
         self.items.put(item)

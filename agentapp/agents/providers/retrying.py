@@ -32,7 +32,7 @@ class Retrying:
         self._provider, self._sleep, self._rng = provider, sleep, rng
 
     def stream(self, call: ModelCall) -> Iterator[str | Usage | Reply]:
-        attempts, sleep = _Attempts(call.timeout), self._sleep or call.cancellation.wait
+        attempts, sleep = _Attempts(call), self._sleep or call.cancellation.wait
         while True:
             items = self._provider.stream(call)
             try:
@@ -66,7 +66,7 @@ class AsyncRetrying:
         self._provider, self._sleep, self._rng = provider, sleep, rng
 
     async def stream(self, call: ModelCall) -> AsyncIterator[str | Usage | Reply]:
-        attempts = _Attempts(call.timeout)
+        attempts = _Attempts(call)
         while True:
             items = self._provider.stream(call)
             try:
@@ -100,8 +100,8 @@ def retry_delay(
 class _Attempts:
     """The attempts of one call so far: how many failed, what they cost, how long was waited between them."""
 
-    def __init__(self, timeout: float) -> None:
-        self._timeout = timeout
+    def __init__(self, call: ModelCall) -> None:
+        self._timeout, self._meter = call.timeout, call.meter
         self._failures = 0
         self._waited = 0.0
         self.spent = Usage()
@@ -117,7 +117,7 @@ class _Attempts:
 
     def next_delay(self, error: ProviderError, rng: float) -> float | None:
         """The delay before the next attempt. None to give up: then the error has the cost of all attempts."""
-        self.spent += error.usage or Usage()
+        self.spent = self._meter.usage if error.usage is None else self.spent + error.usage
         delay = None
         if not self._was_shown:
             delay = retry_delay(self._failures, error, rng, self._waited, self._timeout)

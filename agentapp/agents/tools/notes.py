@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from agentapp.agents.tool import ToolContext, ToolInputError, tool
+from agentapp.errors import StorageFull, StorageUnavailable
 
 MAX_NOTE_CHARS = 1_000
 MAX_NOTES = 100
@@ -20,7 +21,10 @@ def add_note(context: ToolContext, text: str) -> str:
     # That is accepted: the cap keeps a chat's notes from growing without end, it is not a promise.
     if len(context.notes.all(context.scope)) >= MAX_NOTES:
         raise ToolInputError(f"this chat has {MAX_NOTES} notes already; remove one first")
-    number = context.notes.add(context.scope, note)
+    try:
+        number = context.notes.add(context.scope, note)
+    except (StorageFull, StorageUnavailable) as error:
+        raise ToolInputError(f"the note was not kept. {error}") from error
     return f"Noted as number {number}: {note}"
 
 

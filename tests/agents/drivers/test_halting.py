@@ -186,10 +186,10 @@ def test_what_was_shown_of_a_halted_answer_is_paid_for(
     assert loop.spent == (("some-model", paid),)
 
 
-def test_an_answer_that_fails_by_itself_costs_what_the_provider_said() -> None:
+def test_an_answer_that_runs_into_a_deadline_costs_what_was_heard_of_it() -> None:
     for deadlines, error in ((Deadlines(gap=0.1), ProviderTimeout), (Deadlines(turn=0.1), TurnTimeout)):
         model, loop = FallsSilent(Usage(100, 1, 1), "x" * 400), turn()
         with pytest.raises(error):
             play(model, loop, deadlines=deadlines)
         model.released.set()
-        assert loop.usage == Usage(100, 1, 1)
+        assert loop.usage == Usage(100, 100, 1)

@@ -11,7 +11,7 @@ from tests.support.messages_api.scripts import (
     NO_TOKENS,
     Script,
     Tokens,
-    input_tokens,
+    count_tokens,
     stop_reason,
     usage_of,
 )
@@ -29,29 +29,34 @@ def events_of(script: Script, request: Any, number: int) -> Iterator[Event]:
     fault, _, argument = script.fault.partition(":")
     start = message_of(replace(script, pieces=(), tools=()), request, number)
     start |= {"stop_reason": None, "usage": start["usage"] | {"output_tokens": 1}}
-    yield _event("message_start", {"message": start}, Tokens(input_tokens(start["usage"]), 1))
+    yield _event("message_start", {"message": start}, Tokens(output=1))
+    said, sent = "", 1
     for index, block in enumerate(_blocks(script)):
-        yield from _block_events(index, block)
+        for event, piece in _block_events(index, block):
+            said += piece
+            yield replace(event, tokens=Tokens(output=max(0, count_tokens(said) - sent)))
+            sent = max(sent, count_tokens(said))
     if fault in ("end-early", "garbage", "error-event"):
         yield from _last_event(fault, argument)
         return
     usage = usage_of(script, request)
     delta = {"delta": {"stop_reason": stop_reason(script), "stop_sequence": None}, "usage": usage}
-    yield _event("message_delta", delta, Tokens(0, usage["output_tokens"] - 1))
+    yield _event("message_delta", delta, Tokens(output=usage["output_tokens"] - sent))
     yield _event("message_stop", {})
 
 
-def _block_events(index: int, block: Mapping[str, Any]) -> Iterator[Event]:
+def _block_events(index: int, block: Mapping[str, Any]) -> Iterator[tuple[Event, str]]:
+    """Each with the text in it."""
     empty = {"text": ""} if block["type"] == "text" else {"input": {}}
     shown = {name: value for name, value in block.items() if name != "pieces"}
-    yield _event("content_block_start", {"index": index, "content_block": shown | empty})
+    yield _event("content_block_start", {"index": index, "content_block": shown | empty}), ""
     if index == 0:
-        yield _event("ping", {})
+        yield _event("ping", {}), ""
     kind, name = ("text_delta", "text") if block["type"] == "text" else ("input_json_delta", "partial_json")
     for piece in block["pieces"]:
         delta = {"index": index, "delta": {"type": kind, name: piece}}
-        yield replace(_event("content_block_delta", delta), is_piece=kind == "text_delta")
-    yield _event("content_block_stop", {"index": index})
+        yield replace(_event("content_block_delta", delta), is_piece=kind == "text_delta"), piece
+    yield _event("content_block_stop", {"index": index}), ""
 
 
 def _last_event(fault: str, argument: str) -> Iterator[Event]:

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from tests.support.messages_api.validation import content_of
+
 
 @dataclass(frozen=True, slots=True)
 class Script:
@@ -30,7 +32,9 @@ class Script:
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """What the answers said they cost, as far as they were sent. Input includes the cached."""
+    """What the calls have cost: the input from the moment a request was received, the output as far as it was
+    sent. Input includes the cached.
+    """
 
     input: int = 0
     output: int = 0
@@ -43,13 +47,30 @@ NO_TOKENS = Tokens()
 
 
 def count_tokens(text: str) -> int:
-    return len(text) // 4 + 1
+    return -(-len(text.encode()) // 4)
+
+
+def received(request: Any) -> str:
+    """All texts of a request."""
+    texts = [request.get("system") or ""]
+    for message in request["messages"]:
+        for block in content_of(message):
+            match block["type"]:
+                case "text":
+                    texts.append(block["text"])
+                case "tool_use":
+                    texts.append(f"{block['name']} {block['input']}")
+                case "tool_result":
+                    texts.append(block["content"])
+    for tool in request.get("tools") or ():
+        texts += [tool["name"], " ", tool.get("description", ""), " ", json.dumps(tool["input_schema"])]
+    return "".join(texts)
 
 
 def usage_of(script: Script, request: Any) -> dict[str, int]:
-    asked = json.dumps([request.get("system"), request["messages"], request.get("tools")], sort_keys=True)
+    asked = script.input_tokens
     return {
-        "input_tokens": count_tokens(asked) if script.input_tokens is None else script.input_tokens,
+        "input_tokens": count_tokens(received(request)) if asked is None else asked,
         "cache_read_input_tokens": script.cache_read_tokens,
         "cache_creation_input_tokens": script.cache_creation_tokens,
         "output_tokens": output_tokens(script),
@@ -58,7 +79,7 @@ def usage_of(script: Script, request: Any) -> dict[str, int]:
 
 def output_tokens(script: Script) -> int:
     said = "".join(script.pieces) + "".join(f"{name}{sent}" for name, sent in script.tools)
-    return count_tokens(said) if script.output_tokens is None else script.output_tokens
+    return max(1, count_tokens(said)) if script.output_tokens is None else script.output_tokens
 
 
 def input_tokens(usage: Mapping[str, int]) -> int:

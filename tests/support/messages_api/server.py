@@ -16,7 +16,7 @@ from typing import Any
 
 from tests.support.messages_api.answers import Event, events_of, message_of
 from tests.support.messages_api.directives import respond_as_told
-from tests.support.messages_api.scripts import Script, Tokens, output_tokens
+from tests.support.messages_api.scripts import Script, Tokens, input_tokens, output_tokens, usage_of
 from tests.support.messages_api.validation import Invalid, validate
 
 ERROR_TYPES = {
@@ -179,6 +179,8 @@ class _Conversation(BaseHTTPRequestHandler):
         except Invalid as refusal:
             return self._send_error(number, Script(status=refusal.status, message=str(refusal)))
         script = responder(request)
+        if script.status == 200:
+            api.count(tokens=Tokens(input_tokens(usage_of(script, request))))
         self._wait(script.delay)
         if script.status != 200:
             return self._send_error(number, script)
@@ -186,7 +188,7 @@ class _Conversation(BaseHTTPRequestHandler):
         if request.get("stream"):
             return self._send_stream(number, script, events)
         self._send_json(number, 200, message_of(script, request, number))
-        api.count(tokens=Tokens(events[0].tokens.input, output_tokens(script)))
+        api.count(tokens=Tokens(output=output_tokens(script)))
 
     def _send_error(self, number: int, script: Script) -> None:
         kind = ERROR_TYPES.get(

@@ -9,20 +9,28 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import httpcore2
 import httpx2
 
 from agentapp.agents.provider import Cancellation
 
-_sending_for: ContextVar[Cancellation | None] = ContextVar("agentapp_sending_for", default=None)
+
+class Sending(NamedTuple):
+    """A call whose request is being sent, and what to call when the first byte of it leaves."""
+
+    cancellation: Cancellation
+    on_sent: Callable[[], object]
+
+
+_sending_for: ContextVar[Sending | None] = ContextVar("agentapp_sending_for", default=None)
 
 
 @contextmanager
-def sending_for(cancellation: Cancellation) -> Iterator[None]:
+def sending_for(sending: Sending) -> Iterator[None]:
     """Meanwhile, the connection of a cancellable client that this thread writes to belongs to this call."""
-    token = _sending_for.set(cancellation)
+    token = _sending_for.set(sending)
     try:
         yield
     finally:
@@ -103,7 +111,10 @@ class _CancellableStream(httpcore2.NetworkStream):
         return self._stream.read(max_bytes, timeout)
 
     def write(self, buffer: bytes, timeout: float | None = None) -> None:
-        self._assign_to(_sending_for.get())
+        sending = _sending_for.get()
+        self._assign_to(sending and sending.cancellation)
+        if sending is not None:
+            sending.on_sent()
         self._stream.write(buffer, timeout)
 
     def close(self) -> None:

@@ -16,6 +16,7 @@ import httpx2
 
 from agentapp.errors import ProviderBusy, ProviderError, ProviderGarbled, ProviderRejected, ProviderTimeout
 from agentapp.events import Usage
+from agentapp.logs import described
 
 log = logging.getLogger(__name__)
 
@@ -92,22 +93,33 @@ NOT_SENT_ERRORS = (
 )
 
 
-def translate_error(exc: Exception, spent: Usage | None, key: str = "") -> ProviderError:
-    """Our error for any exception at all. Details are only for the operator: they are logged, without the
-    key.
+def translate_error(exc: Exception, spent: Usage | None, estimate: Usage, key: str = "") -> ProviderError:
+    """Our error for any exception at all.
+
+    The log has what the operator needs to ask the provider, and none of the provider's words: they may
+    repeat what the person wrote.
+
+    ``spent`` is what the API said that the call has cost so far. If it said nothing, the call has cost what
+    was estimated, unless it was not sent, or the API itself says that it failed.
     """
     chain = _chain(exc)
     for link in chain:
         link.args = tuple(_without(key, arg) for arg in link.args)
     ours = _class_for(exc, chain)
-    sent = not any(isinstance(link, NOT_SENT_ERRORS) for link in chain)
+    if spent is None:
+        sent = not any(isinstance(link, NOT_SENT_ERRORS) for link in chain)
+        refused = isinstance(exc, (anthropic.APIStatusError, ErrorEvent))
+        spent = Usage(model_calls=int(sent)) if refused or not sent else estimate
     status, request_id = getattr(exc, "status_code", None), getattr(exc, "request_id", None)
-    details = " <- ".join(f"{type(link).__name__}: {link}" for link in chain)
     log.warning(
-        "model call failed: status=%s request_id=%s %.500r", status, request_id, _without(key, details)
+        "model call failed: status=%s type=%s request_id=%s %s",
+        status,
+        _known_type(exc),
+        request_id,
+        described(exc),
     )
     wait = retry_after_of(exc, time.time()) if ours is ProviderBusy else None
-    error = ours(SENTENCES[ours], usage=spent or Usage(model_calls=int(sent)), retry_after=wait)
+    error = ours(SENTENCES[ours], usage=spent, retry_after=wait)
     if ours is ProviderRejected and _is_about_this_request(exc, chain):
         error.blame = "turn"
     return error
@@ -137,8 +149,13 @@ def _is_about_this_request(exc: Exception, chain: Iterable[BaseException]) -> bo
         exc
     ):  # called an invalid request, but no other request would be accepted either
         return False
+    return _known_type(exc) in REQUEST_ERROR_TYPES or getattr(exc, "status_code", 0) in (400, 413)
+
+
+def _known_type(exc: Exception) -> str | None:
+    """What the API calls the error, if it is one of the names that we know."""
     kind = exc.kind if isinstance(exc, ErrorEvent) else getattr(exc, "type", None)
-    return kind in REQUEST_ERROR_TYPES or getattr(exc, "status_code", 0) in (400, 413)
+    return kind if isinstance(kind, str) and kind in ERROR_TYPES else None
 
 
 def _class_for_status(status: int, error_type: str) -> type[ProviderError]:

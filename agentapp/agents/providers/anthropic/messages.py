@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import httpx2
 
+from agentapp.agents.meter import Meter, size_of, tokens_in
 from agentapp.agents.provider import Message, ModelCall, Reply, ToolCall
 from agentapp.agents.providers.anthropic.errors import CutShort, ErrorEvent, translate_error
 from agentapp.errors import ProviderError
@@ -57,7 +59,10 @@ class Assembler:
     moment to notice that nothing else has come for too long.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, meter: Meter) -> None:
+        self._meter = meter
+        self._sent = False
+        self._heard_bytes = 0
         self.usage: Usage | None = None  # None until the API said that it started
         self._counts: dict[str, int] = {}
         self._texts: list[str] = []
@@ -68,6 +73,12 @@ class Assembler:
     @property
     def complete(self) -> bool:
         return self._stopped and bool(self._stop_reason)
+
+    def sent(self) -> None:
+        """The request leaves. This may be called several times."""
+        if not self._sent:
+            self._sent = True
+            self._meter.sent()
 
     def feed(self, data: str) -> str | Usage | None:
         """The text that this event adds to the answer, which is empty for other content; or the usage so far,
@@ -104,7 +115,7 @@ class Assembler:
         return Reply("".join(self._texts), calls, self.usage or Usage(model_calls=1), self._stop_reason)
 
     def translate_error(self, exc: Exception, key: str) -> ProviderError:
-        error = translate_error(exc, self.usage, key)
+        error = translate_error(exc, self.usage and self._with_heard(self.usage), self._meter.estimate, key)
         error.said_something = any(self._texts)
         return error
 
@@ -116,13 +127,30 @@ class Assembler:
 
     def _extend_block(self, index: int, delta: Mapping[str, Any]) -> str:
         # Server tools stream their input too, but their calls are not for us to answer.
-        if delta["type"] == "input_json_delta" and index in self._calls:
-            self._calls[index][1].append(delta["partial_json"])
-        return self._add_text(delta["text"]) if delta["type"] == "text_delta" else ""
+        match delta["type"]:
+            case "text_delta":
+                return self._add_text(delta["text"])
+            case "input_json_delta":
+                self._hear_hidden(delta["partial_json"])
+                if index in self._calls:
+                    self._calls[index][1].append(delta["partial_json"])
+            case "thinking_delta":
+                self._hear_hidden(delta["thinking"])
+        return ""
 
     def _add_text(self, text: str) -> str:
         self._texts.append(text + "")  # TypeError here, not in the reader, when it is no text
+        self._heard_bytes += size_of(text)
         return text
+
+    def _hear_hidden(self, text: str) -> None:
+        """The reader of the stream sees only the text of the answer, so the rest is counted here."""
+        self._heard_bytes += size_of(text)
+        self._meter.heard(text)
+
+    def _with_heard(self, usage: Usage) -> Usage:
+        """The API says how much came out only at the end, and this answer did not get there."""
+        return replace(usage, output_tokens=max(usage.output_tokens, tokens_in(self._heard_bytes)))
 
     def _count(self, usage: Mapping[str, Any]) -> Usage:
         # Counts are totals so far, and an event names only those it knows: a later one replaces an earlier.

@@ -11,7 +11,12 @@ import anthropic
 from anthropic import AsyncStream, Stream
 
 from agentapp.agents.provider import ModelCall, Reply
-from agentapp.agents.providers.anthropic.cancelling import make_cancellable, register_response, sending_for
+from agentapp.agents.providers.anthropic.cancelling import (
+    Sending,
+    make_cancellable,
+    register_response,
+    sending_for,
+)
 from agentapp.agents.providers.anthropic.clients import OwnedClient, client_maker, key_of
 from agentapp.agents.providers.anthropic.errors import writing_request
 from agentapp.agents.providers.anthropic.messages import Assembler, request_for
@@ -30,12 +35,15 @@ class AnthropicProvider:
             lambda: make(http_client=make_cancellable(anthropic.DefaultHttpxClient(follow_redirects=False))),
             client and client.with_options(max_retries=0),
         )
+        self._is_callers_client = client is not None  # its connections do not tell when they are written to
 
     def stream(self, call: ModelCall) -> Iterator[str | Usage | Reply]:
-        answer, last_piece = Assembler(), time.monotonic()
+        answer, last_piece = Assembler(call.meter), time.monotonic()
         try:
             client = self._clients.get(os.getpid())
-            with writing_request(), sending_for(call.cancellation):
+            if self._is_callers_client:
+                answer.sent()
+            with writing_request(), sending_for(Sending(call.cancellation, answer.sent)):
                 stream = client.messages.create(**request_for(call), stream=True)
             with stream:
                 register_response(call.cancellation, stream.response, lambda: answer.complete)
@@ -78,9 +86,10 @@ class AsyncAnthropicProvider:
         )
 
     async def stream(self, call: ModelCall) -> AsyncIterator[str | Usage | Reply]:
-        answer, last_piece = Assembler(), time.monotonic()
+        answer, last_piece = Assembler(call.meter), time.monotonic()
         try:
             client = self._clients.get((os.getpid(), asyncio.get_running_loop()))
+            answer.sent()
             with writing_request():
                 stream = await client.messages.create(**request_for(call), stream=True)
             async with stream:

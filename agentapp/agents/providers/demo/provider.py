@@ -9,7 +9,8 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass
 
-from agentapp.agents.provider import ModelCall, Reply, ToolCall
+from agentapp.agents.meter import estimated_tokens
+from agentapp.agents.provider import ModelCall, Reply, ToolCall, estimated_input
 from agentapp.agents.providers.demo.rules import decide
 from agentapp.agents.providers.demo.turn import Decision, read_turn
 from agentapp.errors import ProviderGarbled
@@ -55,6 +56,7 @@ class _Wait:
 
 
 def _steps(call: ModelCall, delay: float) -> Iterator[_Wait | str | Reply]:
+    call.meter.sent()
     decision = decide(read_turn(call))
     reply = _reply(call, decision)
     left = decision.wait
@@ -62,9 +64,10 @@ def _steps(call: ModelCall, delay: float) -> Iterator[_Wait | str | Reply]:
         yield _Wait(min(1.0, left))
         yield ""
         left -= 1.0
-    for number, piece in enumerate(re.findall(r"\S+\s*|\s+", reply.text)):
+    pieces = re.findall(r"\S+\s*|\s+", reply.text)
+    for number, piece in enumerate(pieces):
         if number == FAIL_AFTER_PIECES and decision.fails_midway:
-            spent = Usage(reply.usage.input_tokens, number, 1)
+            spent = Usage(reply.usage.input_tokens, estimated_tokens(pieces[:number]), 1)
             raise ProviderGarbled("The demo model was told to fail after some words.", usage=spent)
         if number and delay > 0:
             yield _Wait(delay)
@@ -84,24 +87,10 @@ def _reply(call: ModelCall, decision: Decision) -> Reply:
         ToolCall(f"demo_{digest}_{number}", name, value)
         for number, (name, value) in enumerate(decision.calls[:MAX_TOOL_CALLS], 1)
     )
-    output = _tokens(text) + sum(_tokens(f"{made.name}{made.input}") for made in calls)
+    output = estimated_tokens((text, *(f"{made.name}{made.input}" for made in calls)))
     stop = "tool_use" if calls else "max_tokens" if len(text) < len(decision.text) else "end_turn"
-    return Reply(text, calls, Usage(_input_tokens(call), output, 1), stop)
+    return Reply(text, calls, Usage(estimated_input(call.system, call.messages, call.tools), output, 1), stop)
 
 
 def _digest(call: ModelCall) -> str:
     return hashlib.sha256(repr((call.system, call.messages)).encode("utf-8", "replace")).hexdigest()[:16]
-
-
-def _tokens(text: str) -> int:
-    """About four characters a token."""
-    return -(-len(text) // 4)
-
-
-def _input_tokens(call: ModelCall) -> int:
-    seen = [call.system]
-    for message in call.messages:
-        seen += [*message.texts, *(str(made.input) for made in message.calls)]
-        seen += [result.content for result in message.results]
-    seen += [f"{spec.name} {spec.description} {dict(spec.input_schema)}" for spec in call.tools]
-    return sum(map(_tokens, seen))

@@ -11,7 +11,7 @@ import pytest
 
 from agentapp.agents.provider import Cancellation
 from agentapp.agents.providers.anthropic import AnthropicProvider
-from agentapp.agents.providers.anthropic.cancelling import make_cancellable, sending_for
+from agentapp.agents.providers.anthropic.cancelling import Sending, make_cancellable, sending_for
 from agentapp.errors import (
     ProviderError,
 )
@@ -82,9 +82,9 @@ def test_a_connection_shut_down_while_the_pool_hands_it_out_is_changed_for_anoth
             before.cancel()
 
     with make_cancellable(httpx2.Client(base_url=api.url, headers=headers, trust_env=False)) as client:
-        with sending_for(before):
+        with sending_for(Sending(before, lambda: None)):
             assert client.post("/v1/messages", json=good()).status_code == 200
-        with sending_for(current):
+        with sending_for(Sending(current, lambda: None)):
             answer = client.post("/v1/messages", json=good(), extensions={"trace": cancel_before})
             assert answer.status_code == 200
     assert before.is_cancelled

@@ -19,6 +19,8 @@ from agentapp.events import Usage
 from tests.agents.providers.anthropic.asking import KEY, call
 from tests.support.messages_api import MessagesApi, Script
 
+MARK = "the-private-words-of-ann"
+
 REQUEST = httpx2.Request("POST", "http://127.0.0.1/v1/messages", headers={"x-api-key": KEY})
 STATUSES = {
     **dict.fromkeys((307, 400, 401, 402, 403, 404, 409, 413, 418, 422, 431), ProviderRejected),
@@ -250,7 +252,7 @@ def class_of(kind: type, known: dict[str, type]) -> type:
 def test_every_foreign_exception_has_its_own_of_ours(library: Any, known: dict[str, type]) -> None:
     kinds = exceptions_of(library)
     assert len(known.keys() & {kind.__name__ for kind in kinds}) > len(known) / 2  # it looked where they are
-    assert {kind: type(translate_error(built(kind), None)) for kind in kinds} == {
+    assert {kind: type(translate_error(built(kind), None, Usage())) for kind in kinds} == {
         kind: class_of(kind, known) for kind in kinds
     }
 
@@ -259,7 +261,7 @@ def test_error_classes_of_a_status_follow_the_status() -> None:
     kinds = [kind for kind in below(anthropic.APIStatusError) if kind is not anthropic.InternalServerError]
     assert {anthropic.BadRequestError, anthropic.RateLimitError} <= set(kinds)
     for kind in kinds:
-        assert type(translate_error(built(kind), None)) is class_of_status(status_of(kind))
+        assert type(translate_error(built(kind), None, Usage())) is class_of_status(status_of(kind))
 
 
 @pytest.mark.parametrize(
@@ -287,7 +289,7 @@ def test_an_exception_of_a_later_release_counts_as_what_it_is_a_kind_of(
     own = {} if status is None else {"status_code": status}
     tomorrows = type("OfTomorrow", (base,), own)
     for kind in (tomorrows, type("OfNextYear", (tomorrows,), {})):
-        assert type(translate_error(built(kind), None)) is expected
+        assert type(translate_error(built(kind), None, Usage())) is expected
         assert class_of(kind, {**SDK, **HTTPX}) is expected  # and no other is asked for above
 
 
@@ -305,7 +307,7 @@ def test_an_exception_of_a_later_release_counts_as_what_it_is_a_kind_of(
     ids=lambda value: type(value).__name__ if isinstance(value, Exception) else "",
 )
 def test_any_other_exception_is_ours_too(exc: Exception, expected: type) -> None:
-    assert type(translate_error(exc, None)) is expected
+    assert type(translate_error(exc, None, Usage(7, 0, 1))) is expected
 
 
 @pytest.mark.parametrize(
@@ -320,8 +322,8 @@ def test_any_other_exception_is_ours_too(exc: Exception, expected: type) -> None
 def test_what_stopped_a_connection_decides(cause: Exception, expected: type, calls: int) -> None:
     exc = anthropic.APIConnectionError(request=REQUEST)
     exc.__cause__ = cause
-    error = translate_error(exc, None)
-    assert (type(error), error.usage) == (expected, Usage(model_calls=calls))
+    error = translate_error(exc, None, Usage(7, 0, 1))
+    assert (type(error), error.usage) == (expected, Usage(7, 0, 1) if calls else Usage())
 
 
 @pytest.mark.parametrize(
@@ -348,3 +350,24 @@ def test_the_key_is_in_no_message_and_no_log(
         for r in caplog.records
     )
     assert KEY not in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("script", "told"),
+    [
+        (Script(status=400, message=MARK), "status=400 type=invalid_request_error"),
+        (Script(status=500, message=MARK), "status=500 type=api_error"),
+        (Script(("x",), fault=f"error-event:{MARK}"), "ErrorEvent at "),
+    ],
+    ids=["400", "500", "event"],
+)
+def test_the_log_has_the_kind_of_a_failure_and_not_the_words_of_the_provider(
+    ask: Any, api: MessagesApi, script: Script, told: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The provider may repeat the message that it does not accept."""
+    caplog.set_level(logging.INFO)
+    api.respond_with(script)
+    with pytest.raises(ProviderError):
+        ask(call(MARK))
+    assert told in caplog.text
+    assert MARK not in caplog.text

@@ -14,6 +14,7 @@ import anthropic
 import httpx2
 import pytest
 
+from agentapp.agents.meter import estimated_tokens
 from agentapp.agents.provider import Message, ToolCall
 from agentapp.agents.providers.anthropic.errors import SENTENCES
 from agentapp.errors import ProviderBusy, ProviderError, ProviderGarbled, ProviderRejected, ProviderTimeout
@@ -82,7 +83,9 @@ def test_a_fault_in_the_stream_keeps_what_was_spent(ask: Any, api: MessagesApi, 
     with pytest.raises(ProviderError) as caught:
         ask(call(timeout=0.3 if fault.startswith("stall") else 10.0))
     assert type(caught.value) is FAULTS[fault]
-    assert caught.value.usage == Usage(17, 1, 1)  # what message_start said; the rest never came
+    # What message_start said of the input; how much came out was never said, so what was heard counts.
+    heard = {"cut:500": "", "reset:500": "", "stall:60": "Hello "}.get(fault, "Hello world")
+    assert caught.value.usage == Usage(17, max(1, estimated_tokens((heard,))), 1)
     assert str(caught.value) == SENTENCES[FAULTS[fault]]
     assert isinstance(caught.value.__cause__, Exception)
     assert len(api.requests) == 1

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from agentapp.agents.meter import Meter
 from agentapp.agents.provider import Message, Reply, ToolCall, ToolResult
 from agentapp.agents.providers.anthropic.errors import CutShort
 from agentapp.agents.providers.anthropic.messages import Assembler, request_for
@@ -67,7 +68,7 @@ def test_connecting_may_take_five_seconds_at_most() -> None:
 
 
 def test_blocks_that_are_not_for_us_do_not_disturb() -> None:
-    answer = Assembler()
+    answer = Assembler(Meter())
     fed = [answer.feed(json.dumps(event)) for event in EVENTS]
     assert fed == [Usage(3, 1, 1), "", "", "a", "b", "", "", None, Usage(3, 9, 1), None]
     answer.check_complete()
@@ -76,7 +77,7 @@ def test_blocks_that_are_not_for_us_do_not_disturb() -> None:
 
 @pytest.mark.parametrize("length", range(len(EVENTS)))
 def test_a_stream_that_ends_between_two_events_is_cut(length: int) -> None:
-    answer = Assembler()
+    answer = Assembler(Meter())
     for event in EVENTS[:length]:
         answer.feed(json.dumps(event))
     with pytest.raises(CutShort):
@@ -84,7 +85,7 @@ def test_a_stream_that_ends_between_two_events_is_cut(length: int) -> None:
 
 
 def test_an_end_without_a_reason_is_no_end() -> None:
-    answer = Assembler()
+    answer = Assembler(Meter())
     for event in EVENTS:
         if event["type"] != "message_delta":
             answer.feed(json.dumps(event))
@@ -109,7 +110,7 @@ def test_an_end_without_a_reason_is_no_end() -> None:
     ],
 )
 def test_an_event_that_makes_no_sense_is_garbled(data: str) -> None:
-    answer = Assembler()
+    answer = Assembler(Meter())
     with pytest.raises((LookupError, TypeError, ValueError, AttributeError, RecursionError)) as caught:
         answer.feed(data)
     assert type(answer.translate_error(caught.value, KEY)) is ProviderGarbled

@@ -65,7 +65,7 @@ def test_fail_later_says_some_words_and_tells_what_they_cost() -> None:
     with pytest.raises(ProviderGarbled) as caught:
         next(stream)
     assert "".join(map(str, said)) == "This answer will be cut off "
-    assert caught.value.usage == Usage(answer(asked("/fail later")).usage.input_tokens, 6, 1)
+    assert caught.value.usage == Usage(answer(asked("/fail later")).usage.input_tokens, 7, 1)
 
 
 @pytest.mark.parametrize(("seconds", "waits"), [("2.5", [1.0, 1.0, 0.5]), ("999", [1.0] * 300), ("nan", [])])

@@ -55,7 +55,7 @@ def test_async_provider_says_the_same_and_awaits_the_same() -> None:
 
 def test_usage_counts_everything_the_model_saw_at_about_four_characters_a_token() -> None:
     plain = answer(asked("hello"))
-    assert plain.usage == Usage(len("You help.") // 4 + 1 + 2, -(-len(plain.text) // 4), 1)
+    assert plain.usage == Usage(-(-len("You help.hello") // 4), -(-len(plain.text) // 4), 1)
     seen = Message("user", results=(ToolResult("1", "x" * 400),))
     done = Message("assistant", calls=(ToolCall("1", "t", {}),))
     assert answer(asked("hello", since=(done, seen))).usage.input_tokens >= plain.usage.input_tokens + 100

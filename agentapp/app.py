@@ -18,21 +18,28 @@ from agentapp.config import Settings
 from agentapp.errors import SettingError
 from agentapp.guardrails import Cells, Registry
 from agentapp.guardrails.guard import Guardrails
+from agentapp.guardrails.new_chats import NewChats
+from agentapp.guardrails.pages import PAGES_WORKER, PageSlots
 from agentapp.guardrails.policies import cell_policies, longest_turn
+from agentapp.guardrails.seats import Seats
 from agentapp.guardrails.sign_in import SignIns
+from agentapp.guardrails.storage_quota import StorageQuota
 from agentapp.guardrails.streams import StreamSlots
 from agentapp.isolation import RequestScope, ThreadBinder
 from agentapp.storage.accounts import Accounts
+from agentapp.storage.branches import Branches
 from agentapp.storage.cells import CellStore
 from agentapp.storage.chats import Chats
 from agentapp.storage.db import Database
 from agentapp.storage.live_turns import SqlLiveTurnStore
 from agentapp.storage.notes import Notes
+from agentapp.storage.room import Room
 from agentapp.storage.turns import SqlTurnStore
 from agentapp.telemetry import Telemetry, Violations
 from agentapp.turns.leases import Leases
 from agentapp.turns.service import make_turn_service
 from agentapp.turns.turn import TurnKit
+from agentapp.web.markdown import rendered
 from agentapp.web.parts import Parts
 
 UNLIMITED_TOKENS = 10**9
@@ -54,30 +61,38 @@ def create_app(settings: Settings | None = None, team: Team | None = None) -> Fl
 def make_parts(settings: Settings, team: Team) -> Parts:
     telemetry = Violations()
     binder = ThreadBinder(lambda scope: _report_left_bound(telemetry, scope))
-    db = Database(settings.database_url, binder)
-    accounts, chats, cells = Accounts(db), Chats(db), CellStore(db)
+    db = Database(settings.database_url, binder, settings.db_statement_timeout, settings.disk_reserve_bytes)
+    room = Room(db, StorageQuota(settings.storage_user_bytes, settings.storage_tenant_bytes))
+    accounts, chats, cells = Accounts(db), Chats(db, room), CellStore(db)
     guardrails = make_guardrails(settings, cells)
     kit = TurnKit(
-        store=SqlTurnStore(db, cells),
+        store=SqlTurnStore(db, cells, room),
         guardrails=guardrails,
         leases=Leases(),
         team=team,
         driver=ThreadedDriver(providers.make(settings), binder, deadlines_of(settings)),
         model=settings.model,
         limits=limits_of(settings),
-        notes=Notes(db),
+        notes=Notes(db, room),
         past_chats=chats,
         prices=Prices(settings.prices, free=config.provider_named(settings.provider).is_free),
         telemetry=telemetry,
+        render=rendered,
     )
-    slots = StreamSlots(settings.threads, settings.threads_reserved)
+    seats = Seats(settings.threads + PAGES_WORKER)
+    slots = StreamSlots(seats, settings.threads, settings.threads_reserved, settings.streams_user)
     return Parts(
         settings=settings,
         binder=binder,
         db=db,
+        room=room,
         accounts=accounts,
         sign_ins=SignIns(guardrails, cells, settings.rate_login),
         chats=chats,
+        branches=Branches(db),
+        new_chats=NewChats(guardrails, settings.rate_chats),
+        seats=seats,
+        pages=PageSlots(seats, settings.pages_user),
         turns=make_turn_service(kit, SqlLiveTurnStore(db), accounts, slots, binder),
         telemetry=telemetry,
     )

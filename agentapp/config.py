@@ -5,7 +5,6 @@ To add one: a field of `Settings`, and its row in docs/reference.md, which a tes
 
 from __future__ import annotations
 
-import ipaddress
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,10 +14,14 @@ from typing import Any
 from agentapp.errors import SettingError
 from agentapp.instance import MIN_SECRET_BYTES, kept_secret, long_enough_secret
 from agentapp.parsing import (
+    ADDRESSES,
     Setting,
     directory,
     flag,
+    host_names,
+    is_loopback,
     long_seconds,
+    megabytes,
     microusd,
     module_and_name,
     one_of,
@@ -103,6 +106,12 @@ class Settings:
         default_in_words="SQLite in the instance directory",
         secret=True,
     )
+    db_statement_timeout: float = setting(
+        "AGENTAPP_DB_STATEMENT_TIMEOUT",
+        "10",
+        seconds,
+        "seconds the database may take over one statement; migrations may take longer",
+    )
     secret_key: str = required_setting(
         "AGENTAPP_SECRET_KEY",
         "",
@@ -110,6 +119,13 @@ class Settings:
         f"required on any other address; {MIN_SECRET_BYTES} bytes or more",
         default_in_words="made once in the instance directory (mode 0600) on loopback",
         secret=True,
+    )
+    hosts: tuple[str, ...] = setting(
+        "AGENTAPP_HOSTS",
+        "",
+        host_names,
+        "the names that this server answers to; others get 400",
+        default_in_words="any on loopback; on another address `localhost` and IP addresses",
     )
     https: bool = setting("AGENTAPP_HTTPS", "0", flag, "`1` behind TLS: `__Host-` cookie, Secure, HSTS")
     trusted_proxies: int = setting(
@@ -145,6 +161,12 @@ class Settings:
     )
     threads_reserved: int = setting(
         "AGENTAPP_THREADS_RESERVED", "8", whole(0, 4095), "threads of each worker that turns never take"
+    )
+    half_sent_address: int | None = setting(
+        "AGENTAPP_HALF_SENT_ADDRESS",
+        "64",
+        or_off(whole(1, 100_000)),
+        "connections from one address whose request is not complete after 2 seconds; the oldest are closed",
     )
     breaker_cooldown: float = setting(
         "AGENTAPP_BREAKER_COOLDOWN",
@@ -195,11 +217,14 @@ class Settings:
     rate_tenant: tuple[int, float] | None = setting(
         "AGENTAPP_RATE_TENANT", "600/minute", or_off(rate), "messages of a tenant"
     )
+    rate_chats: tuple[int, float] | None = setting(
+        "AGENTAPP_RATE_CHATS", "120/minute", or_off(rate), "new chats of a user"
+    )
     rate_login: tuple[int, float] | None = setting(
         "AGENTAPP_RATE_LOGIN",
         "10/15minutes",
         or_off(rate),
-        "failed sign-ins for a name; five times as many for an address",
+        "failed sign-ins for a name; five times as many for an address, six times as many sign-ins in all",
     )
     turn_tokens: int | None = setting(
         "AGENTAPP_BUDGET_TURN_TOKENS",
@@ -239,11 +264,32 @@ class Settings:
         or_off(whole(1, 100_000)),
         "turns of a tenant that may run at once",
     )
+    streams_user: int | None = setting(
+        "AGENTAPP_STREAMS_USER",
+        "32",
+        or_off(whole(1, 100_000)),
+        "streams of a user that may be open at once; the oldest that only follows gives way to a new one",
+    )
+    pages_user: int | None = setting(
+        "AGENTAPP_PAGES_USER",
+        "16",
+        or_off(whole(1, 100_000)),
+        "requests of a user that may be under way at once, besides messages and streams",
+    )
     tool_calls_turn: int | None = setting(
         "AGENTAPP_TOOL_CALLS_TURN", "20", or_off(whole(1, 100_000)), "calls of any one tool in a turn"
     )
     tool_calls_session: int | None = setting(
         "AGENTAPP_TOOL_CALLS_SESSION", "off", or_off(whole(1, 10**9)), "calls of any one tool in a session"
+    )
+    storage_user_bytes: int | None = setting(
+        "AGENTAPP_STORAGE_USER_MB", "200", or_off(megabytes), "megabytes a user may keep"
+    )
+    storage_tenant_bytes: int | None = setting(
+        "AGENTAPP_STORAGE_TENANT_MB", "off", or_off(megabytes), "megabytes all users of a tenant may keep"
+    )
+    disk_reserve_bytes: int | None = setting(
+        "AGENTAPP_DISK_RESERVE_MB", "64", or_off(megabytes), "megabytes of SQLite's disk that stay free"
     )
     registry_cap: int = setting(
         "AGENTAPP_REGISTRY_CAP", "1000", whole(4, 10_000_000), "cells a worker keeps in memory"
@@ -279,6 +325,8 @@ def _value(
             return declared.read(environ, default=f"sqlite:///{before['instance'] / 'agentapp.sqlite3'}")
         case "secret_key" if not declared.is_set(environ):
             return _secret_without_a_setting(declared.variable, before["instance"], bind)
+        case "hosts" if not declared.is_set(environ) and bind is not None and not is_loopback(bind):
+            return ("localhost", ADDRESSES)  # another site's page can point a name here, but no address
         case "breaker_cooldown_max":
             return _longest_cooldown(declared, environ, before["breaker_cooldown"])
     return declared.read(environ)
@@ -290,19 +338,6 @@ def _longest_cooldown(declared: Setting[float], environ: Mapping[str, str], cool
     if longest < cooldown:
         raise SettingError(declared.variable, f"must be at least AGENTAPP_BREAKER_COOLDOWN, {cooldown:g}")
     return longest
-
-
-def is_loopback(bind: str) -> bool:
-    """True for an address only this machine can reach: loopback, or a Unix socket."""
-    if bind.startswith("unix:"):
-        return True
-    host = bind.rpartition(":")[0].strip("[]")
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def _secret_without_a_setting(variable: str, instance: Path, bind: str | None) -> str:

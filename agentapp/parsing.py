@@ -6,8 +6,9 @@ A parser takes the text and returns the value, or raises a `ValueError` that say
 
 from __future__ import annotations
 
+import ipaddress
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -186,6 +187,13 @@ def microusd(value: str) -> int:
     return round(float(value) * 1_000_000)
 
 
+def megabytes(value: str) -> int:
+    """Megabytes, as bytes."""
+    if not re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,6})?", value) or not float(value):
+        raise ValueError("must be a number of megabytes over 0, such as 200 or 0.5, or be off")
+    return round(float(value) * 1_000_000)
+
+
 def or_off(parse: Callable[[str], T]) -> Callable[[str], T | None]:
     """None for ``off``, otherwise what the other parser makes of it."""
     return lambda value: None if value.lower() == "off" else parse(value)
@@ -238,3 +246,65 @@ def address(value: str) -> str:
     except ValueError:
         raise ValueError("must end in a port from 1 to 65535") from None
     return value
+
+
+def is_loopback(bind: str) -> bool:
+    """True for an address only this machine can reach: loopback, or a Unix socket."""
+    if bind.startswith("unix:"):
+        return True
+    host = bind.rpartition(":")[0].strip("[]")
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+MAX_HOST_CHARS, MAX_LABEL_CHARS = 253, 63  # of a name, and between two dots of it
+ADDRESSES = "<addresses>"  # among the names of a server: any IP address. It is no name that a Host can have.
+
+
+def is_one_of_hosts(host: str, names: Collection[str]) -> bool:
+    """Whether a Host header has one of these names."""
+    name = host_name(host)
+    return name is not None and (name in names or (ADDRESSES in names and _is_address(name)))
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+def host_names(value: str) -> tuple[str, ...]:
+    """``chat.example.org, 192.0.2.1``: names or addresses, each in the form in which `host_name` gives it."""
+    return tuple(_listed_host(part.strip()) for part in value.split(",") if part.strip())
+
+
+def _listed_host(part: str) -> str:
+    try:
+        return str(ipaddress.ip_address(part.removeprefix("[").removesuffix("]")))
+    except ValueError:
+        name = host_name(part)
+    if name is None or ":" in part:
+        raise ValueError("must be names without scheme and port, such as chat.example.org,192.0.2.1")
+    return name
+
+
+def host_name(host: str) -> str | None:
+    """The name in a Host header, without its port and always written the same way; None if it is no name."""
+    found = re.fullmatch(r"(?:\[([0-9A-Fa-f:.]+)\]|([A-Za-z0-9._-]+))(?::[0-9]*)?", host)
+    if found is None:
+        return None
+    if found[2]:
+        name = found[2].lower().removesuffix(".")
+        labels = name.split(".")
+        fits = len(name) <= MAX_HOST_CHARS and all(1 <= len(label) <= MAX_LABEL_CHARS for label in labels)
+        return name if fits else None
+    try:
+        return str(ipaddress.IPv6Address(found[1]))
+    except ValueError:
+        return None

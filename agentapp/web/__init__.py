@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from flask import Flask
 
-from agentapp.web import auth, chat, headers, health, hooks, incoming, pages, problems, turns
+from agentapp.web import auth, chat, headers, health, hooks, incoming, origins, pages, problems, turns
 
 
 def init_app(app: Flask) -> None:
@@ -13,6 +13,7 @@ def init_app(app: Flask) -> None:
     headers.init_app(app)
     problems.init_app(app)
     incoming.init_app(app)
+    origins.init_app(app)
     auth.init_app(app)
     pages.init_app(app)
     app.register_blueprint(health.blueprint)

@@ -5,18 +5,28 @@ The login's row in the database decides who is signed in. The cookie only names 
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from typing import Any, cast
+
 from flask import Blueprint, Flask, Response, g, redirect, render_template, request, session, url_for
+from flask.sessions import SecureCookieSessionInterface
 from flask.typing import ResponseReturnValue
 from flask_login import LoginManager, UserMixin, current_user, login_user, logout_user
 from flask_wtf.csrf import CSRFProtect, generate_csrf
+from itsdangerous import BadSignature
+from werkzeug.sansio.http import parse_cookie  # as Flask does; the other one refuses what is not UTF-8
 
 from agentapp.errors import BadRequest, GuardrailRefused, NotFound, WrongPassword
-from agentapp.storage.accounts import LOGIN_LIFETIME, SETUP_LINK_USED, normalise_name
+from agentapp.storage.accounts import LOGIN_LIFETIME, SETUP_LINK_USED
+from agentapp.storage.names import normalise_name
 from agentapp.storage.values import User
 from agentapp.web.incoming import field, json_csrf_token, local_path, next_field
+from agentapp.web.known_browser import known_browser, remember_browser
 from agentapp.web.negotiation import wants_page
 from agentapp.web.parts import parts
 from agentapp.web.problems import problem_of, status_of, with_retry_after
+
+USER = "agentapp_user"  # in the signed cookie, only for `user_of`: it is the login that says who it is
 
 blueprint = Blueprint("auth", __name__)
 
@@ -67,10 +77,41 @@ def init_app(app: Flask) -> None:
     manager.session_protection = None
     manager.user_loader(_load_login)
     _Csrf(app)
+    app.extensions["agentapp.user_of"] = _make_user_of(app)
+
+
+def _make_user_of(app: Flask) -> Callable[[str], str | None]:
+    signer = SecureCookieSessionInterface().get_signing_serializer(app)
+    name, max_age = app.config["SESSION_COOKIE_NAME"], int(LOGIN_LIFETIME.total_seconds())
+
+    def user_of(cookies: str) -> str | None:
+        """Whose cookies these are, as far as that can be told without the database; None if nobody signed in
+        with them. The server shares out its threads by it, before it is known if the login has ended.
+        """
+        value = parse_cookie(cookies).get(name)
+        if not value or signer is None:
+            return None
+        try:
+            kept = signer.loads(value, max_age=max_age)
+        except BadSignature:
+            return None
+        return _claimed_user(kept)
+
+    return user_of
+
+
+def _claimed_user(cookie: Mapping[str, Any]) -> str | None:
+    """A cookie from before there was a user in it has only the login."""
+    return cookie.get(USER) or cookie.get("_user_id")
 
 
 def signed_in_user() -> User | None:
     return current_user.user if current_user.is_authenticated else None
+
+
+def claimed_user() -> str | None:
+    """Whose cookie it is. Nobody has looked yet whether that login has ended."""
+    return _claimed_user(session)
 
 
 def login_token() -> str | None:
@@ -89,17 +130,17 @@ def login_page() -> ResponseReturnValue:
 @blueprint.post("/login")
 def login() -> ResponseReturnValue:
     name, password = _name_and_password()
-    target = next_field()
+    target, browser = next_field(), known_browser(name)
     try:
-        with parts().sign_ins.counted(normalise_name(name), request.remote_addr or ""):
-            user, token = parts().accounts.sign_in(name, password)
+        with parts().sign_ins.counted(normalise_name(name), request.remote_addr or "", browser):
+            user, token = parts().accounts.sign_in(name, password, login_token())
     except (WrongPassword, GuardrailRefused) as error:
         if not wants_page():
             raise
         page = render_template("login.html", error=str(error), username=name, next=target)
         return with_retry_after(Response(page, status_of(error)), problem_of(error))
     _start_login(user, token)
-    return redirect(target, 303)
+    return remember_browser(_redirect(target), user.name, browser)
 
 
 @blueprint.post("/logout")
@@ -124,14 +165,18 @@ def setup() -> ResponseReturnValue:
     setup_token = request.args.get("token") or field("token", max_chars=256, default="")
     name, password = _name_and_password()
     try:
-        user, token = parts().accounts.set_up(setup_token, name, password)
+        user, token = parts().accounts.set_up(setup_token, name, password, login_token())
     except BadRequest as error:
         if not wants_page():
             raise
         page = render_template("setup.html", error=str(error), username=name, token=setup_token)
         return page, status_of(error)
     _start_login(user, token)
-    return redirect(url_for("chat.index"), 303)
+    return remember_browser(_redirect(url_for("chat.index")), user.name, None)
+
+
+def _redirect(path: str) -> Response:
+    return cast(Response, redirect(path, 303, Response))
 
 
 def _name_and_password() -> tuple[str, str]:
@@ -143,6 +188,7 @@ def _start_login(user: User, token: str) -> None:
     session.clear()
     session.permanent = True
     login_user(SignedIn(user, token))
+    session[USER] = user.id
     # Made now: otherwise two pages that are opened at once would each make a token, and only one of the two
     # tokens would be in the cookie.
     generate_csrf()

@@ -2,28 +2,42 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from flask import Blueprint, Response, jsonify, redirect, render_template, request, url_for
 from flask.typing import ResponseReturnValue
 
-from agentapp.errors import BadRequest, GuardrailRefused, Refused
-from agentapp.isolation import new_id
+from agentapp.errors import BadRequest, GuardrailRefused, NotFound, Refused
+from agentapp.isolation import Scope, new_id
+from agentapp.storage.values import BranchPage
 from agentapp.web import transcript
 from agentapp.web.hooks import chat_scope, user_scope
 from agentapp.web.incoming import (
+    MAX_ID_CHARS,
     MAX_MESSAGE_CHARS,
     MAX_TITLE_CHARS,
     field,
     page_number,
     query_text,
+    turn_field,
     typed_message,
 )
-from agentapp.web.limits import limits_view
+from agentapp.web.limits import LimitsView, limits_view, storage_views
 from agentapp.web.parts import parts
 from agentapp.web.problems import problem_of
-from agentapp.web.versions import branch
+from agentapp.web.replies import replies_as_html
 
 PAGE_SIZE = 30
 MAX_SEARCH_CHARS = 200
+
+
+@dataclass(frozen=True, slots=True)
+class EditedMessage:
+    """The message that the one in the box is to replace, by the id of its turn. It may be on another page."""
+
+    id: str
+    user_text: str
+
 
 blueprint = Blueprint("chat", __name__, url_prefix="/chat")
 
@@ -33,12 +47,21 @@ def index() -> str:
     scope = user_scope()
     words, number = query_text("q", max_chars=MAX_SEARCH_CHARS), page_number()
     chats, has_more = parts().chats.page(scope, words=words, page=number, size=PAGE_SIZE)
-    return render_template("chats.html", chats=chats, q=words, page=number, has_more=has_more)
+    return render_template(
+        "chats.html",
+        chats=chats,
+        q=words,
+        page=number,
+        has_more=has_more,
+        storage=storage_views(parts().room.standing(scope)),
+    )
 
 
 @blueprint.post("")
 def create() -> ResponseReturnValue:
-    chat = parts().chats.create(user_scope())
+    scope = user_scope()
+    parts().new_chats.count(scope.user_id)
+    chat = parts().chats.create(scope)
     return redirect(url_for("chat.show", session_id=chat.id), 303)
 
 
@@ -52,7 +75,7 @@ def limits(session_id: str) -> str:
     """The part of the chat's page that shows the limits, which every turn changes."""
     scope = chat_scope()
     parts().chats.get(scope)
-    return render_template("_limits.html", limits=limits_view(parts().turns.standing(scope)))
+    return render_template("_limits.html", limits=_limits(scope))
 
 
 @blueprint.post("/<id:session_id>/rename")
@@ -88,42 +111,71 @@ def export_markdown(session_id: str) -> Response:
 
 
 def chat_page(refusal: Refused | None = None) -> str:
-    """The chat's page, with the branch that the address asks for.
+    """The page of the chat that the address asks for.
 
     If a message was refused, it shows the reason, and the branch that the message was for.
     """
     scope = chat_scope()
-    whole = parts().chats.transcript(scope)
-    edited = request.args.get("edit") if refusal is None else request.form.get("replaces")
-    shown = branch(whole.turns, _version_to_show(refusal, {turn.id for turn in whole.turns}))
-    views = transcript.turn_views(whole, shown)
-    running = next((turn.id for turn in whole.turns if turn.status == "running"), None)
+    chat = parts().chats.get(scope)
+    page = _page_asked_for(scope) if refusal is None else _page_of_refused(scope)
     chats, _ = parts().chats.page(scope, size=PAGE_SIZE)
     limited = refusal if isinstance(refusal, GuardrailRefused) else None
     return render_template(
         "chat.html",
-        chat=whole.chat,
-        turns=views,
+        chat=chat,
+        page=page,
         groups=transcript.by_day(chats),
-        running=running is not None,
-        running_turn=running,
-        elsewhere=running if running not in [turn.id for turn in shown] else None,
-        after=shown[-1].id if shown else "",
-        editing=next((view for view in views if view.id == edited), None),
+        running=page.running is not None,
+        running_turn=page.running,
+        elsewhere=page.running if page.running not in [turn.id for turn in page.turns] else None,
+        editing=_edited(scope) if refusal is None else _edited_in_vain(scope),
         draft=typed_message() if refusal else "",
         problem=problem_of(refusal) if refusal and not limited else None,
-        limits=limits_view(parts().turns.standing(scope), running=running is not None, refusal=limited),
+        limits=_limits(scope, running=page.running is not None, refusal=limited),
         idempotency_key=new_id(),
         examples=parts().turns.kit.team.examples,
         max_chars=MAX_MESSAGE_CHARS,
+        turns=transcript.turn_views(page, replies_as_html(scope, page)),
     )
 
 
-def _version_to_show(refusal: Refused | None, known: set[str]) -> str | None:
-    if refusal is None:
-        return request.args.get("version") or request.args.get("edit")
-    sent = request.form.get("replaces") or request.form.get("after")
-    return sent if sent in known else None
+def _limits(scope: Scope, *, running: bool = False, refusal: GuardrailRefused | None = None) -> LimitsView:
+    turns, storage = parts().turns.standing(scope), parts().room.standing(scope)
+    return limits_view(turns, storage, running=running, refusal=refusal)
+
+
+def _page_asked_for(scope: Scope) -> BranchPage:
+    branches = parts().branches
+    version, before = (
+        query_text("version", max_chars=MAX_ID_CHARS),
+        query_text("before", max_chars=MAX_ID_CHARS),
+    )
+    if before:
+        return branches.before(scope, before, version)
+    through = version or query_text("edit", max_chars=MAX_ID_CHARS)
+    return branches.through(scope, through) if through else branches.newest(scope)
+
+
+def _page_of_refused(scope: Scope) -> BranchPage:
+    """The message may have been refused before anybody looked where it was to go."""
+    try:
+        sent = turn_field("replaces") or turn_field("after")
+        return parts().branches.through(scope, sent) if sent else parts().branches.newest(scope)
+    except (BadRequest, NotFound):
+        return parts().branches.newest(scope)
+
+
+def _edited(scope: Scope) -> EditedMessage | None:
+    turn_id = query_text("edit", max_chars=MAX_ID_CHARS)
+    return EditedMessage(turn_id, parts().branches.user_message(scope, turn_id)) if turn_id else None
+
+
+def _edited_in_vain(scope: Scope) -> EditedMessage | None:
+    try:
+        turn_id = turn_field("replaces")
+        return EditedMessage(turn_id, parts().branches.user_message(scope, turn_id)) if turn_id else None
+    except (BadRequest, NotFound):
+        return None
 
 
 def _as_download(answer: Response, ending: str) -> Response:

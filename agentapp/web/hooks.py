@@ -7,14 +7,18 @@ from contextlib import ExitStack
 
 from flask import Flask, g, request
 
-from agentapp.errors import LoginRequired
+from agentapp.errors import Busy, LoginRequired
 from agentapp.isolation import RequestScope, Scope, UserScope, new_id
+from agentapp.logs import described
+from agentapp.server.limits import PAGE_SLOT
 from agentapp.storage.values import User
-from agentapp.web.auth import signed_in_user
+from agentapp.web.auth import claimed_user, signed_in_user
 from agentapp.web.parts import parts
 
 # These are the same for everybody and need no login, so they answer even while the database is away.
 FOR_EVERYBODY = frozenset({"static", "health.livez", "health.readyz"})
+# These take stream slots, which have limits of their own.
+STREAMS = frozenset({"turns.send", "turns.retry", "turns.events"})
 
 log = logging.getLogger(__name__)
 
@@ -32,6 +36,9 @@ def open_scope() -> None:
     g.scope = stack.enter_context(binder.bound(RequestScope(request_id=new_id())))
     if request.endpoint in FOR_EVERYBODY:
         return
+    # Before the database is asked who it is, so that nobody fills the worker with that question.
+    if request.endpoint not in STREAMS:
+        _take_page_slot(stack)
     user = signed_in_user()
     if user is not None:
         g.user = user
@@ -45,8 +52,8 @@ def close_scope(error: BaseException | None = None) -> None:
         return
     try:
         stack.close()
-    except Exception:
-        log.exception("a clean-up failed at the end of a request")
+    except Exception as failure:
+        log.error("a clean-up failed at the end of a request: %s", described(failure))
 
 
 def user_scope() -> UserScope:
@@ -62,6 +69,16 @@ def chat_scope() -> Scope:
     if not isinstance(scope, Scope):
         raise RuntimeError("this route has no session_id")
     return scope
+
+
+def _take_page_slot(stack: ExitStack) -> None:
+    """Our own server has done it when the request came in: see ``server/request_loop.py``."""
+    taken = request.environ.get(PAGE_SLOT)
+    if isinstance(taken, Busy):
+        raise taken
+    claimed = claimed_user()
+    if taken is None and claimed is not None:
+        stack.callback(parts().pages.take(claimed).release)
 
 
 def _scope_of(user: User, request_id: str) -> UserScope:

@@ -5,15 +5,16 @@ from __future__ import annotations
 from urllib.parse import unquote_to_bytes, urlsplit
 
 from flask import Flask, g, request
-from werkzeug.exceptions import HTTPException, RequestEntityTooLarge
+from werkzeug.exceptions import HTTPException, RequestEntityTooLarge, default_exceptions
 from werkzeug.routing import BaseConverter
 
 from agentapp.errors import BadRequest, InvalidMessage, MessageTooLong
+from agentapp.server.limits import MAX_BODY_BYTES, MAX_BODY_BYTES_SIGNED_OUT, UNREADABLE
 
-MAX_BODY_BYTES = 1024 * 1024
 MAX_MESSAGE_CHARS = 32_000
 MAX_TITLE_CHARS = 200
 MAX_KEY_CHARS = 128
+MAX_ID_CHARS = 64
 MAX_PATH_CHARS = 2048
 
 
@@ -27,8 +28,23 @@ def init_app(app: Flask) -> None:
     app.config["MAX_CONTENT_LENGTH"] = MAX_BODY_BYTES
     app.config["MAX_FORM_MEMORY_SIZE"] = MAX_BODY_BYTES
     app.url_map.converters["id"] = IdConverter
+    app.before_request(refuse_unreadable)
+    app.before_request(limit_body)
     app.before_request(check_encoding)
     app.before_request(check_part_names)
+
+
+def refuse_unreadable() -> None:
+    """The server could not read this request: see ``server/unreadable.py``."""
+    if (problem := request.environ.get(UNREADABLE)) is not None:
+        status, sentence = problem
+        raise default_exceptions[status](sentence)
+
+
+def limit_body() -> None:
+    """Nobody who has not signed in has anything long to send."""
+    if "user" not in g:
+        request.max_content_length = MAX_BODY_BYTES_SIGNED_OUT
 
 
 def check_encoding() -> None:
@@ -78,7 +94,7 @@ def key_field() -> str | None:
 
 def turn_field(name: str) -> str | None:
     """A turn's id, if one was sent. The query finds out whether there is such a turn."""
-    return field(name, max_chars=64, default="") or None
+    return field(name, max_chars=MAX_ID_CHARS, default="") or None
 
 
 def next_field() -> str:
@@ -142,7 +158,7 @@ def _read_whole_body() -> bytes:
     broke off for a whole one, and cuts a chunked one at the limit.
     """
     body, promised = request.get_data(cache=True), request.content_length
-    if promised is None and len(body) >= MAX_BODY_BYTES:
+    if promised is None and len(body) >= (request.max_content_length or 0):
         raise RequestEntityTooLarge
     if promised is not None and len(body) < promised:
         raise BadRequest("What was sent broke off before its end.")

@@ -8,16 +8,27 @@ from math import ceil
 from types import MappingProxyType
 from typing import NamedTuple
 
-from agentapp.errors import BudgetExhausted, GuardrailRefused, RateLimited
+from agentapp.errors import BudgetExhausted, GuardrailRefused, RateLimited, StorageFull
 from agentapp.guardrails.guard import Meter, Standing
-from agentapp.guardrails.wording import DAYS_FROM, OPERATOR, clock, dollars, refusal_text
+from agentapp.guardrails.storage_quota import StorageStanding
+from agentapp.guardrails.wording import (
+    DAYS_FROM,
+    MAKE_ROOM,
+    OPERATOR,
+    clock,
+    dollars,
+    megabytes,
+    refusal_text,
+)
 
 PROBE_TEXT = "This chat was paused. Trying once more: your next message is the one try."
-ICONS: Mapping[str, str] = MappingProxyType({"breaker-open": "pause", "budget-exhausted": "gauge"})
+ICONS: Mapping[str, str] = MappingProxyType(
+    {"breaker-open": "pause", "budget-exhausted": "gauge", "storage-full": "gauge"}
+)
 
 
 class Level(NamedTuple):
-    from_share: float  # of the budget
+    from_share: float  # of the limit
     name: str
     lead: str  # the words in front of the numbers
 
@@ -26,6 +37,11 @@ LEVELS = (
     Level(1.0, "full", "Used up: "),
     Level(0.9, "high", "Almost used up: "),
     Level(0.75, "low", "Running low: "),
+)
+STORAGE_LEVELS = (
+    Level(1.0, "full", "Storage is full: "),
+    Level(0.9, "high", "Storage is almost full: "),
+    Level(0.75, "low", "Storage is filling up: "),
 )
 NO_LEVEL = Level(0.0, "", "")
 
@@ -47,6 +63,7 @@ class Notice:
     more: str = ""
     seconds: int | None = None  # to count down from
     offer: str = ""  # the text of the button for a new chat, if a new chat would help
+    links_chats: bool = False  # deleting some of them would help
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +75,7 @@ class MeterView:
     lead: str
     words: str
     more: str = ""  # what else can be done
+    links_chats: bool = False  # it is done on the page with all chats
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,18 +86,31 @@ class LimitsView:
 
 
 def limits_view(
-    standing: Standing, *, running: bool = False, refusal: GuardrailRefused | None = None
+    standing: Standing,
+    storage: StorageStanding | None = None,
+    *,
+    running: bool = False,
+    refusal: GuardrailRefused | None = None,
 ) -> LimitsView:
     """``refusal`` is that of the message that was just sent. It is shown even if it is out of date by now.
 
     Without one, the view shows why the next message would be refused. It does not while the chat is
     ``running``: then the reason is mostly the answer that is being written.
     """
-    shown = refusal or (None if running else standing.refusal)
+    storage = storage or StorageStanding()
+    # A message is told of the storage first: see `Turn.begin`.
+    shown = refusal or (None if running else storage.refusal or standing.refusal)
     notice = _notice(shown) if shown else None
     if notice is None and standing.half_open and not running:
         notice = Notice("half-open", "info", PROBE_TEXT)
-    return LimitsView(notice, _meter_views(standing.meters, shown), refusal is not None)
+    meters = (*storage_views(storage, shown), *_meter_views(standing.meters, shown))
+    return LimitsView(notice, meters, refusal is not None)
+
+
+def storage_views(storage: StorageStanding, refusal: GuardrailRefused | None = None) -> tuple[MeterView, ...]:
+    """Only what is filling up: before that, nobody needs to think of it."""
+    views = [_storage_view(meter, refusal) for meter in storage.meters]
+    return tuple(view for view in views if view.level)
 
 
 def _notice(refusal: GuardrailRefused) -> Notice:
@@ -96,6 +127,7 @@ def _notice(refusal: GuardrailRefused) -> Notice:
         more=more,
         seconds=max(1, ceil(refusal.retry_after)) if counts_down else None,
         offer=_offer(refusal),
+        links_chats=isinstance(refusal, StorageFull),
     )
 
 
@@ -115,7 +147,7 @@ def _meter_views(meters: tuple[Meter, ...], refusal: GuardrailRefused | None) ->
 
 
 def _meter_view(meter: Meter, refusal: GuardrailRefused | None) -> MeterView:
-    level = next((level for level in LEVELS if meter.share >= level.from_share), NO_LEVEL)
+    level = _level(meter, LEVELS)
     in_notice = isinstance(refusal, BudgetExhausted) and refusal.scope == meter.scope
     return MeterView(
         scope=meter.scope,
@@ -126,6 +158,26 @@ def _meter_view(meter: Meter, refusal: GuardrailRefused | None) -> MeterView:
         words=_usage_text(meter),
         more=OPERATOR if level.name == "full" and not in_notice else "",
     )
+
+
+def _storage_view(meter: Meter, refusal: GuardrailRefused | None) -> MeterView:
+    level = _level(meter, STORAGE_LEVELS)
+    in_notice = isinstance(refusal, StorageFull) and refusal.scope == meter.scope
+    of_tenant = " in your organisation" if meter.scope == "tenant" else ""
+    return MeterView(
+        scope=meter.scope,
+        level=level.name,
+        used=min(meter.used, meter.limit),
+        limit=meter.limit,
+        lead=level.lead,
+        words=f"{megabytes(meter.used)} of {megabytes(meter.limit)}{of_tenant}",
+        more="" if in_notice else MAKE_ROOM,
+        links_chats=not in_notice,
+    )
+
+
+def _level(meter: Meter, levels: tuple[Level, ...]) -> Level:
+    return next((level for level in levels if meter.share >= level.from_share), NO_LEVEL)
 
 
 def _usage_text(meter: Meter) -> str:

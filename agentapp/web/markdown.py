@@ -9,16 +9,13 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from html import escape
-from itertools import takewhile
 from typing import Final
 
+import markdown_it
 import nh3
-from markdown_it import MarkdownIt
+import pygments
 from markdown_it.common.utils import unescapeAll
-from markdown_it.rules_block import StateBlock, table
-from markdown_it.rules_core import StateCore
 from markdown_it.token import Token
 from markupsafe import Markup
 from pygments import format as format_tokens
@@ -26,16 +23,21 @@ from pygments.formatters.html import HtmlFormatter
 from pygments.lexers import get_lexer_by_name
 from pygments.token import STANDARD_TYPES
 
-from agentapp.events import storable
+from agentapp.events import Rendered, storable
+from agentapp.web.markdown_parser import (
+    MAX_CHARS,
+    MAX_CODE_LINE_CHARS,
+    MAX_DEPTH,
+    MAX_HTML_CHARS,
+    Bounds,
+    TooMuchWork,
+    make_parser,
+    require,
+)
 
-MAX_CHARS: Final = 50_000
-MAX_DEPTH: Final = 80  # below markdown-it's own 100, where it would silently drop what is deeper
-MAX_HIGHLIGHTED_CHARS: Final = 20_000  # of code in one reply
-MAX_CODE_LINE_CHARS: Final = 1_000  # a longer line is data, and some lexers take cubic time for it
-MAX_HIGHLIGHT_SECONDS: Final = 0.25  # some lexers look ahead again at every token
-LEXER_COST_CHARS: Final = 200  # starting one lexer costs as much as highlighting so many characters
-MAX_CELLS: Final = 10_000  # cells of all tables in one reply
-MAX_BRACKET_WORK: Final = 5_000_000  # see _Bounds.allows_inline
+# Which renderer made a kept HTML. Count it up with every change of what is made of a text, so that messages
+# which are kept already are rendered anew; a new version of a library does the same by itself.
+RENDERER: Final = f"1/{markdown_it.__version__}/{pygments.__version__}/{nh3.__version__}"  # type: ignore[attr-defined]
 
 # fmt: off
 TAGS: Final = frozenset((
@@ -61,81 +63,38 @@ LANGUAGES: Final = frozenset((
 
 _LINK = re.compile(r"(?:https?://|mailto:)[^\s]", re.IGNORECASE)
 _BARE_URL = re.compile(r"""https?://[^\s<>"'`]+""", re.IGNORECASE)
-_DELIMITER_ROW = re.compile(r"[ \t|:-]+")
 _LANGUAGE = re.compile(r"[\w+#.-]{1,24}")
 _ALIGNED = re.compile(r"text-align:(center|right)")
 
 
-def render(text: str, *, clock: Callable[[], float] = time.monotonic) -> Markup:
+def render(text: str, *, clock: Callable[[], float] = time.thread_time) -> Markup:
     """The reply as HTML that is safe to put into a page. Never raises, for any text, and is never slow."""
     text = storable(text)
-    if len(text) > MAX_CHARS:
+    try:
+        return _sanitise(_as_html(text, Bounds(clock)))
+    except TooMuchWork:
         return _as_plain_text(text)
-    bounds = _Bounds(clock)
-    parser = _parser(bounds)
+
+
+def rendered(text: str, kept: Rendered | None = None) -> Rendered:
+    """What was kept, if this renderer made it; otherwise the text rendered now."""
+    if kept is not None and kept.renderer == RENDERER:
+        return kept
+    return Rendered(str(render(text)), RENDERER)
+
+
+def _as_html(text: str, bounds: Bounds) -> str:
+    """Raises `TooMuchWork` if a limit is reached for which nothing less than the whole text gives way."""
+    require(len(text) <= MAX_CHARS)
+    parser = make_parser(bounds)
     tokens = parser.parse(text)
-    if any(token.level > MAX_DEPTH for token in tokens):
-        return _as_plain_text(text)
-    tokens = list(_adapt(tokens, bounds))
-    return _sanitise(parser.renderer.render(tokens, parser.options, {}))
+    require(all(token.level <= MAX_DEPTH for token in tokens))
+    html: str = parser.renderer.render(list(_adapt(tokens, bounds)), parser.options, {})
+    require(len(html) <= MAX_HTML_CHARS)
+    return html
 
 
-@dataclass
-class _Bounds:
-    """What one reply may still use up. There is one for each call of `render`."""
-
-    clock: Callable[[], float]
-    highlighted_chars: int = MAX_HIGHLIGHTED_CHARS
-    highlight_seconds: float = MAX_HIGHLIGHT_SECONDS
-    cells: int = MAX_CELLS
-    bracket_work: int = MAX_BRACKET_WORK
-
-    def allows_highlighting(self, code: str) -> bool:
-        self.highlighted_chars -= len(code) + LEXER_COST_CHARS
-        return self.highlighted_chars >= 0 and self.highlight_seconds > 0
-
-    def allows_table(self, columns: int, rows: int) -> bool:
-        self.cells -= columns * rows
-        return self.cells >= 0
-
-    def allows_inline(self, content: str) -> bool:
-        # For every bracket that is not closed, the parser looks through the rest of the paragraph.
-        self.bracket_work -= content.count("[") * len(content)
-        return self.bracket_work >= 0
-
-
-def _parser(bounds: _Bounds) -> MarkdownIt:
-    """A parser for one reply. None is shared: a parser keeps its rules in lists that can be changed."""
-    parser = MarkdownIt("js-default", {"html": False, "linkify": False, "typographer": False})
-
-    def bounded_inline(state: StateCore) -> None:
-        for token in state.tokens:
-            if token.type == "inline":
-                token.children = []
-                if bounds.allows_inline(token.content):
-                    state.md.inline.parse(token.content, state.md, state.env, token.children)
-                else:
-                    token.children.append(_text(token.content))
-
-    def bounded_table(state: StateBlock, start: int, end: int, silent: bool) -> bool:
-        if bounds.cells < 0 or start + 2 > end or not _DELIMITER_ROW.fullmatch(_line(state, start + 1)):
-            return False
-        if not silent:
-            rows = sum(1 for _ in takewhile(lambda at: not state.isEmpty(at), range(start, end)))
-            if not bounds.allows_table(_line(state, start + 1).count("|") + 1, rows):
-                return False
-        return table(state, start, end, silent)
-
-    parser.core.ruler.at("inline", bounded_inline)
-    parser.block.ruler.at("table", bounded_table, {"alt": ["paragraph", "reference"]})
-    return parser
-
-
-def _line(state: StateBlock, number: int) -> str:
-    return state.src[state.bMarks[number] + state.tShift[number] : state.eMarks[number]]
-
-
-def _adapt(tokens: Iterable[Token], bounds: _Bounds) -> Iterator[Token]:
+def _adapt(tokens: Iterable[Token], bounds: Bounds) -> Iterator[Token]:
     """Fit the tokens into a message on the page.
 
     Headings are lowered, because each message has a heading of its own. Code and tables get a box of their
@@ -147,7 +106,7 @@ def _adapt(tokens: Iterable[Token], bounds: _Bounds) -> Iterator[Token]:
                 token.tag = f"h{min(6, int(token.tag[1]) + 2)}"
                 yield token
             case "inline":
-                token.children = list(_adapt_links(token.children or ()))
+                token.children = list(_adapt_links(token.children or (), bounds))
                 yield token
             case "fence" | "code_block":
                 yield _html(_code_block(token.info, token.content, bounds))
@@ -166,7 +125,7 @@ def _adapt(tokens: Iterable[Token], bounds: _Bounds) -> Iterator[Token]:
                 yield token
 
 
-def _adapt_links(children: Iterable[Token]) -> Iterator[Token]:
+def _adapt_links(children: Iterable[Token], bounds: Bounds) -> Iterator[Token]:
     """Keep links to other sites and no others.
 
     An image becomes a link, because loading it would tell its host who reads the reply.
@@ -186,18 +145,19 @@ def _adapt_links(children: Iterable[Token]) -> Iterator[Token]:
                 label = _alt_text(token) or source
                 yield from [_text(label)] if inside or not _LINK.match(source) else _link(source, label)
             case "text" if not inside:
-                yield from _with_bare_urls(token.content)
+                yield from _with_bare_urls(token.content, bounds)
             case _:
                 yield token
 
 
-def _with_bare_urls(text: str) -> Iterator[Token]:
+def _with_bare_urls(text: str, bounds: Bounds) -> Iterator[Token]:
     done = 0
     for found in _BARE_URL.finditer(text):
         url = found[0].rstrip(".,:;!?*_~")
         if url.endswith(")") and "(" not in url:
             url = url.rstrip(").,:;!?*_~")
         if _LINK.match(url):
+            bounds.count_address()
             yield _text(text[done : found.start()])
             yield from _link(url, url)
             done = found.start() + len(url)
@@ -222,7 +182,7 @@ def _html(content: str) -> Token:
     return Token("html_block", "", 0, content=content)
 
 
-def _code_block(info: str, code: str, bounds: _Bounds) -> str:
+def _code_block(info: str, code: str, bounds: Bounds) -> str:
     """A block of code with its language above it. The page's script adds the copy button there."""
     match = _LANGUAGE.match(unescapeAll(info).strip())
     language = match[0] if match else "text"
@@ -232,7 +192,7 @@ def _code_block(info: str, code: str, bounds: _Bounds) -> str:
     return f'<div class="code">{head}<pre tabindex="0"><code>{body}</code></pre></div>\n'
 
 
-def _highlight(language: str, code: str, bounds: _Bounds) -> str | None:
+def _highlight(language: str, code: str, bounds: Bounds) -> str | None:
     """None if the code is to be shown without colours."""
     if language not in LANGUAGES or not bounds.allows_highlighting(code):
         return None

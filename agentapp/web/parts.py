@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
+from mmap import mmap
 from typing import cast
 
 from flask import current_app, g
 
 from agentapp.config import Settings
+from agentapp.guardrails.new_chats import NewChats
+from agentapp.guardrails.pages import PageSlots
+from agentapp.guardrails.seats import Seats
 from agentapp.guardrails.sign_in import SignIns
 from agentapp.isolation import RequestScope, ThreadBinder
 from agentapp.storage.accounts import Accounts
+from agentapp.storage.branches import Branches
 from agentapp.storage.chats import Chats
 from agentapp.storage.db import Database
+from agentapp.storage.room import Room
 from agentapp.telemetry import Violations
 from agentapp.turns.service import TurnService
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,9 +37,14 @@ class Parts:
     settings: Settings
     binder: ThreadBinder
     db: Database
+    room: Room
     accounts: Accounts
     sign_ins: SignIns
     chats: Chats
+    branches: Branches
+    new_chats: NewChats
+    seats: Seats
+    pages: PageSlots
     turns: TurnService
     telemetry: Violations
 
@@ -38,9 +52,14 @@ class Parts:
     def demo(self) -> bool:
         return self.settings.provider == "demo"
 
-    def start(self, threads: int | None = None) -> None:
-        """Call it in each worker, after the fork. ``threads`` is how many the worker really has."""
-        self.turns.start(threads or self.settings.threads, self.settings.threads_reserved)
+    def start(self, threads: int | None = None, seats: tuple[mmap, int] | None = None) -> None:
+        """Call it in each worker, after the fork. ``threads`` is how many the worker really has. ``seats`` is
+        the memory that it shares with the other workers, and its row there.
+        """
+        if seats is not None and not self.seats.join(*seats):
+            log.warning("this worker counts streams and pages by itself: it cannot use the shared memory")
+        threads = threads or self.settings.threads
+        self.turns.start(threads, self.settings.threads_reserved)
 
     def drain(self, grace: float) -> bool:
         """The worker is to end. Let its turns go on for most of ``grace`` seconds, then interrupt them.

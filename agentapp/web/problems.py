@@ -16,6 +16,7 @@ from flask_wtf.csrf import CSRFError
 from werkzeug.exceptions import HTTPException, RequestEntityTooLarge
 
 from agentapp import errors
+from agentapp.logs import described
 from agentapp.web.negotiation import wants_page
 from agentapp.web.parts import request_id
 
@@ -66,8 +67,10 @@ TABLE: Mapping[str, ProblemKind] = MappingProxyType(
         "breaker-open": ProblemKind(503, "Paused", 30),
         "busy": ProblemKind(503, "Busy", 2),
         "turn-interrupted": ProblemKind(503, "The server is restarting", 2),
-        "storage-unavailable": ProblemKind(503, "The database is away", 5),
+        "storage-unavailable": ProblemKind(503, "Nothing can be stored right now", 5),
+        "storage-timeout": ProblemKind(503, "The database took too long", 5),
         "provider-timeout": ProblemKind(504, "The model took too long"),
+        "storage-full": ProblemKind(507, "No room left"),
     }
 )
 
@@ -125,9 +128,16 @@ def _answer_own_error(error: errors.AgentappError) -> ResponseReturnValue:
         return redirect("/login" + (f"?{urlencode({'next': here})}" if here else ""), 303)
     if isinstance(error, errors.IsolationError):
         return _answer_unexpected_error(error)
-    if isinstance(error, errors.StorageUnavailable):
-        log.error("request %s: storage: %s", request_id(), error.__cause__ or error)
+    if isinstance(error, errors.StorageUnavailable) and not isinstance(error, errors.DiskFull):
+        log.error("request %s: storage: %s", request_id(), _reason(error))
     return problem_answer(problem_of(error))
+
+
+def _reason(error: errors.StorageUnavailable) -> str:
+    """The database's first line and the statement. The lines after the first may quote a row."""
+    cause = error.__cause__ or error
+    reason, statement = str(cause).partition("\n")[0], getattr(cause, "statement", None)
+    return f"{reason} [SQL: {statement}]" if statement else reason
 
 
 def _details_of(error: errors.AgentappError) -> ProblemDetails:
@@ -135,6 +145,8 @@ def _details_of(error: errors.AgentappError) -> ProblemDetails:
         case errors.TurnInProgress():
             url = f"/chat/{(request.view_args or {}).get('session_id')}/turns/{error.turn_id}/events"
             return {"turn_id": error.turn_id, "turn_url": url}
+        case errors.StorageFull():
+            return {"scope": error.scope, "limit": error.limit, "used": error.used}
         case errors.GuardrailRefused():
             wait = max(1, ceil(error.retry_after))
             return {"scope": error.scope, "limit": error.limit, "used": error.used, "retry_after": wait}
@@ -169,5 +181,5 @@ def _answer_http_error(error: HTTPException) -> ResponseReturnValue:
 
 def _answer_unexpected_error(error: Exception) -> Response:
     where = f"{request.method} {request.path}"
-    log.error("request %s: unexpected error on %s", request_id(), where, exc_info=error)
+    log.error("request %s: unexpected error on %s: %s", request_id(), where, described(error))
     return problem_answer(problem("internal", "Something went wrong on our side. It was written to the log."))

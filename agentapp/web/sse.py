@@ -8,7 +8,11 @@ from collections.abc import Iterator
 from agentapp.errors import LoginRequired
 from agentapp.events import TurnCompleted
 from agentapp.turns.feed import NumberedEvent, Subscription
-from agentapp.web.markdown import render
+from agentapp.web.markdown import rendered
+
+# In milliseconds, as a browser's EventSource understands it too. So long that pages which take each other's
+# place do not keep the server busy.
+RECONNECT_LATER = b"retry: 15000\n: a newer stream of yours has taken the place of this one\n\n"
 
 
 class EventStream(Iterator[bytes]):
@@ -16,9 +20,19 @@ class EventStream(Iterator[bytes]):
 
     def __init__(self, subscription: Subscription) -> None:
         self._subscription = subscription
+        self._is_told_to_reconnect = False
 
     def __next__(self) -> bytes:
         """All events that are there now, in one piece. On a busy machine that may be many."""
+        try:
+            return self._next_events()
+        except StopIteration:
+            if not self._subscription.is_displaced or self._is_told_to_reconnect:
+                raise
+            self._is_told_to_reconnect = True
+            return RECONNECT_LATER
+
+    def _next_events(self) -> bytes:
         try:
             event = next(self._subscription)
             if event is None:
@@ -37,5 +51,5 @@ class EventStream(Iterator[bytes]):
 def encode(numbered: NumberedEvent) -> bytes:
     event, data = numbered.event, numbered.data
     if isinstance(event, TurnCompleted):
-        data["html"] = str(render(event.result.reply))
+        data["html"] = rendered(event.result.reply, event.result.rendered).html
     return f"id: {numbered.number}\nevent: {event.kind}\ndata: {json.dumps(data)}\n\n".encode()

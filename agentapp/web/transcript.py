@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import date, datetime, timedelta
 
 from markupsafe import Markup
 
-from agentapp.storage.values import Chat, StoredTurn, Transcript, utc_now
-from agentapp.web.markdown import render
+from agentapp.storage.values import BranchPage, Chat, StoredTurn, Transcript, Versions, utc_now
 from agentapp.web.steps import Step, steps_of
-from agentapp.web.versions import Versions, branch, versions
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,10 +30,10 @@ class TurnView:
     versions: Versions | None
 
 
-def turn_views(whole: Transcript, shown: Sequence[StoredTurn]) -> list[TurnView]:
-    texts = {(message.turn_id, message.role): message.content for message in whole.messages}
-    versions_of = versions(whole.turns)
-    return [_turn_view(turn, texts, versions_of.get(turn.id)) for turn in shown]
+def turn_views(page: BranchPage, html: Mapping[str, Markup]) -> list[TurnView]:
+    """``html`` is the reply of each turn that has one, by the turn's id."""
+    texts = {(message.turn_id, message.role): message.content for message in page.messages}
+    return [_turn_view(turn, texts, html.get(turn.id), page.versions.get(turn.id)) for turn in page.turns]
 
 
 def by_day(chats: Iterable[Chat]) -> list[tuple[str, list[Chat]]]:
@@ -72,7 +70,7 @@ def as_json(whole: Transcript) -> dict[str, object]:
 
 def as_markdown(whole: Transcript) -> str:
     """The chat as its page shows it: only the newest version of each turn."""
-    agents = {turn.id: turn.result.agent for turn in branch(whole.turns)}
+    agents = {turn.id: turn.result.agent for turn in _newest_branch(whole.turns)}
     sections = [f"# {whole.chat.title}\n"]
     for message in whole.messages:
         if message.turn_id not in agents:
@@ -82,8 +80,20 @@ def as_markdown(whole: Transcript) -> str:
     return "\n".join(sections)
 
 
+def _newest_branch(turns: Sequence[StoredTurn]) -> Iterator[StoredTurn]:
+    """The newest turn and all turns on the way to it, from its end."""
+    by_number = {turn.number: turn for turn in turns}
+    turn = turns[-1] if turns else None
+    while turn is not None:
+        yield turn
+        turn = by_number.get(turn.follows)
+
+
 def _turn_view(
-    turn: StoredTurn, texts: dict[tuple[str, str], str], own_versions: Versions | None
+    turn: StoredTurn,
+    texts: Mapping[tuple[str, str], str],
+    html: Markup | None,
+    own_versions: Versions | None,
 ) -> TurnView:
     """``texts`` are the messages of the chat, by the id of their turn and by role."""
     reply = texts.get((turn.id, "assistant"), "")
@@ -95,7 +105,7 @@ def _turn_view(
         agent=result.agent,
         user_text=texts.get((turn.id, "user"), ""),
         reply=reply or turn.reply_so_far,
-        html=render(reply) if reply else None,
+        html=html,
         error=error,
         request_id=turn.request_id,
         started_at=turn.started_at,

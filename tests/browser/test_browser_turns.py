@@ -14,8 +14,11 @@ import pytest
 from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.keys import Keys
 
+from agentapp.isolation import ThreadBinder
+from agentapp.storage.db import Database
 from tests.support.browser import PASSWORD, Page, needs_chromium, new_chat, send, set_up, sign_in
 from tests.support.http_client import Stream, Visitor
+from tests.support.long_chats import add_turns, scope_of, straight
 from tests.support.server import Server, server
 
 pytestmark = needs_chromium
@@ -86,8 +89,9 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         "AGENTAPP_RATE_SESSION": "off",
         "AGENTAPP_RATE_USER": "off",
         "AGENTAPP_CONCURRENT_USER": "off",
+        "AGENTAPP_STREAMS_USER": "6",
     }
-    with server(tmp_path_factory.mktemp("server"), workers=2, threads=16, env=settings) as made:
+    with server(tmp_path_factory.mktemp("server"), workers=2, threads=32, env=settings) as made:
         yield made
 
 
@@ -217,11 +221,11 @@ def test_tabs_opened_before_and_during_a_turn_and_a_reload_all_show_it_exactly(
     )
 
     page.driver.switch_to.window(first)
-    send(page, "/long 120")
+    send(page, "/long 250")
     streams(page)
     page.driver.switch_to.window(before)
     streams(page)
-    assert said(page) == "/long 120"
+    assert said(page) == "/long 250"
     assert page.find("#stop").is_displayed()
 
     page.driver.switch_to.new_window("tab")
@@ -233,12 +237,12 @@ def test_tabs_opened_before_and_during_a_turn_and_a_reload_all_show_it_exactly(
     page.driver.switch_to.window(first)
     page.driver.refresh()
     page.until(lambda: len(body(page)) > len(seen))
-    assert numbers(120).startswith(body(page)), "not from its beginning, or twice"
+    assert numbers(250).startswith(body(page)), "not from its beginning, or twice"
     assert page.status_of_last() == "running", "too late to see that"
     for tab in (first, before, during):
         page.driver.switch_to.window(tab)
         ends(page)
-        assert [body(page)] == replies(page, running) == [numbers(120)]
+        assert [body(page)] == replies(page, running) == [numbers(250)]
         assert len(page.all("#turns > .turn")) == 1
     send(page, "and on we go")
     page.until(lambda: "and on we go" in page.last_reply() and page.status_of_last() == "completed")
@@ -321,6 +325,30 @@ def test_a_lost_connection_is_told_and_found_again(page: Page, running: Server, 
     assert "Reconnecting…" not in page.text()
     ends(page)
     assert [body(page)] == replies(page, running) == [numbers(150)]
+
+
+def test_a_page_whose_stream_gives_way_waits_without_alarm_and_goes_on(page: Page, running: Server) -> None:
+    begun(page, running, "/long 200")
+    page.driver.refresh()
+    streams(page)
+    turn_id = page.find("main.chat").get_attribute("data-running-turn")
+    path, me = f"/chat/{chat_of(page)}/turns/{turn_id}/events", elsewhere(page, running)
+    others = [Stream(me, path) for _ in range(6)]
+    shown = [body(page)]
+
+    def stands_still() -> bool:
+        shown.append(body(page))
+        return len(shown) > 5 and len(set(shown[-5:])) == 1
+
+    page.until(stands_still)
+    others[0].upto(len(shown[-1].split()) + 60)
+    assert body(page) == shown[-1], "it has connected again before it was time"
+    assert "Reconnecting" not in page.text()
+    for stream in others:
+        stream.leave()
+    page.driver.execute_script("window.dispatchEvent(new Event('focus'))")
+    ends(page)
+    assert body(page) == numbers(200)
 
 
 def test_a_user_signed_out_while_following_keeps_the_draft(page: Page, cable: Cable) -> None:
@@ -419,6 +447,37 @@ def walk(page: Page) -> None:
     assert "?" not in page.driver.current_url, "a reload would show another version"
     page.driver.refresh()
     page.until(lambda: "after the first" in page.last_reply())
+
+
+def test_a_message_sent_from_an_earlier_page_is_answered_on_the_last(page: Page, running: Server) -> None:
+    chat = page.driver.current_url.rsplit("/", 1)[1]
+    db = Database(f"sqlite:///{running.log.parent}/instance/agentapp.sqlite3", ThreadBinder())
+    add_turns(db, scope_of(db, chat), straight(70))
+    db.close()
+    page.driver.refresh()
+    press_earlier(page)
+    page.until(lambda: said(page) == "Question 40.")
+    page.find("#message").send_keys(Keys.ARROW_UP)
+    assert box(page) == "", "the last message is on another page"
+    send(page, "and now?")
+    page.until(lambda: [said(page), *page.driver.current_url.rsplit("/", 1)[1:]] == ["and now?", chat])
+    ends(page)
+    assert "and now?" in body(page)
+    assert page.all(".mine .bubble")[-2].text == "Question 70."
+    send(page, "one more")
+    ends(page)
+    page.press("Regenerate")
+    page.until(lambda: "2 of 2" in page.last_reply())
+    shown = [turn.get_attribute("textContent") for turn in page.all("#turns .bubble")]
+    assert (shown[0], len(shown)) == ("Question 42.", 31), "what was on the page above stays there"
+    press_earlier(page)
+    page.until(lambda: said(page) == "Question 41.")
+
+
+def press_earlier(page: Page) -> None:
+    """At the top of the page, where the button that leads to its end is not above the link."""
+    page.driver.execute_script("document.getElementById('scroller').scrollTop = -1e6")
+    page.press("Earlier messages")
 
 
 def test_without_script_there_are_edits_regenerations_and_versions_too(plain: Page) -> None:

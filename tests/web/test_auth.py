@@ -77,7 +77,13 @@ def try_login(
 
 
 def flags_of(answer: TestResponse) -> set[str]:
-    return {part.strip() for part in answer.headers["Set-Cookie"].split(";")[1:]}
+    """Of the last cookie that it sets: after a sign-in, the login's."""
+    return {part.strip() for part in answer.headers.getlist("Set-Cookie")[-1].split(";")[1:]}
+
+
+def login_cookie(answer: TestResponse, name: str = "agentapp") -> str:
+    (found,) = [each for each in answer.headers.getlist("Set-Cookie") if each.startswith(f"{name}=")]
+    return found
 
 
 def leads_to(location: str) -> str:
@@ -122,6 +128,26 @@ def test_signing_out_here_leaves_the_other_browsers_signed_in(app: Flask, ann: P
     other = sign_in(app, "ann")
     ann.post("/logout")
     assert is_signed_in(other.browser)
+
+
+def test_signing_in_again_ends_the_login_that_the_browser_had(
+    app: Flask, settings: Settings, ann: Person, bob: Person
+) -> None:
+    other, kept = sign_in(app, "ann"), cookie_of(ann.browser)
+    assert ann.post("/login", username="ann", password="not the password").status_code == 401
+    assert is_signed_in(with_cookie(app, kept)), "a wrong password ended a login"
+    assert ann.post("/login", username="ann", password=PASSWORD).status_code == 303
+    assert not is_signed_in(with_cookie(app, kept))
+    assert is_signed_in(ann.browser)
+    assert is_signed_in(other.browser), "the login of another browser ended too"
+    assert len(sql(settings, "SELECT * FROM logins")) == 3
+    kept, page = cookie_of(ann.browser), ann.get("/chat")
+    answer = ann.browser.post(
+        "/login", data={"csrf_token": csrf_of(page.text), "username": "bob", "password": PASSWORD}
+    )
+    assert answer.status_code == 303
+    assert not is_signed_in(with_cookie(app, kept)), "it is ended by another account too"
+    assert is_signed_in(bob.browser)
 
 
 def test_signing_out_without_being_signed_in_is_harmless(client: FlaskClient) -> None:
@@ -328,7 +354,6 @@ def test_an_authorization_header_signs_nobody_in(client: FlaskClient) -> None:
 def test_the_login_cookie_is_httponly_lax_and_for_the_whole_site(app: Flask, ann: Person) -> None:
     answer = try_login(app.test_client(), "ann", PASSWORD)
     flags = flags_of(answer)
-    assert answer.headers["Set-Cookie"].startswith("agentapp=")
     assert {"HttpOnly", "SameSite=Lax", "Path=/"} <= flags
     assert "Secure" not in flags
     assert not any(flag.startswith("Domain") for flag in flags)
@@ -344,8 +369,7 @@ def test_behind_tls_the_cookie_is_a_host_cookie_and_hsts_is_sent(
     body = {"csrf_token": csrf_of(page.text), "username": "ann", "password": PASSWORD}
     answer = browser.post("/login", data=body, headers=PAGE, base_url="https://localhost")
     assert answer.status_code == 303, "a token must do: scripts send no Referer"
-    set_cookie = answer.headers["Set-Cookie"]
-    assert set_cookie.startswith("__Host-agentapp=")
+    set_cookie = login_cookie(answer, "__Host-agentapp")
     assert {"HttpOnly", "SameSite=Lax", "Path=/", "Secure"} <= {
         part.strip() for part in set_cookie.split(";")
     }
@@ -578,3 +602,23 @@ def test_a_very_long_password_is_wrong_without_being_hashed(
     assert try_login(app.test_client(), "ann", "x" * 4096).status_code == 401
     assert try_login(app.test_client(), "ann", "x" * 4097).status_code == 400
     assert hashed == []
+
+
+def test_the_server_knows_whose_cookie_it_is_and_believes_no_other(app: Flask, ann: Person) -> None:
+    user_of = app.extensions["agentapp.user_of"]
+    mine = f"agentapp={cookie_of(ann.browser)}"
+    parts: Parts = app.extensions["agentapp"]
+    with parts.binder.bound(RequestScope(request_id="a" * 16)):
+        (me,) = parts.accounts.all()
+    assert user_of(f"theme=dark; {mine}") == me.id
+    stranger = app.test_client()
+    stranger.get("/login")
+    for cookies in (
+        f"agentapp={cookie_of(stranger)}",
+        mine[:-3] + "AAA",
+        "agentapp=",
+        "",
+        "theme=dark",
+        "\0",
+    ):
+        assert user_of(cookies) is None, cookies

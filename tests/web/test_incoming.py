@@ -575,7 +575,7 @@ SOME_TEXT = st.text(max_size=60).map(lambda text: text.encode("utf-8", "surrogat
 
 
 @examples(
-    max_examples=40,
+    max_examples=15,
     deadline=None,
     derandomize=True,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
@@ -609,3 +609,33 @@ def test_ids_are_random_and_128_bits_or_more(ann: Person) -> None:
     made = {ann.new_chat() for _ in range(20)} | {new_id() for _ in range(1000)}
     assert len(made) == 1020
     assert min(map(len, made)) * 6 >= 128
+
+
+def test_a_host_that_can_be_none_is_a_bad_request_in_the_usual_form(ann: Person) -> None:
+    chat = ann.new_chat()
+    for path in (f"/chat/{chat}", "/login", "/nowhere", "/login"):
+        for accept in (PAGE, JSON):
+            answer = ann.browser.get(path, headers=accept, environ_overrides={"HTTP_HOST": "x" * 5000})
+            assert answer.status_code == 400, path
+            assert "This server does not answer to the name that it was asked by." in answer.text
+
+
+@pytest.mark.parametrize("host", ["", "a b", "[::1", "\xff", "a..b", "a/b", "user@host", "localhost:x"])
+def test_no_host_is_a_server_error(ann: Person, host: str) -> None:
+    for path in ("/chat", "/nowhere"):
+        answer = ann.browser.get(path, headers=PAGE, environ_overrides={"HTTP_HOST": host})
+        assert answer.status_code < 500, path
+
+
+@pytest.mark.parametrize("cookie", ["other=\xff\xfe", "\xff", "other=\xc3\xa9"])
+def test_a_cookie_of_another_program_that_is_no_utf8_does_not_sign_anybody_out(
+    app: Flask, ann: Person, cookie: str
+) -> None:
+    own = ann.browser.get_cookie("agentapp")
+    assert own is not None
+    with app.test_client(use_cookies=False) as browser:
+        sent = f"{cookie}; agentapp={own.value}"
+        answer = browser.get("/chat", headers=PAGE, environ_overrides={"HTTP_COOKIE": sent})
+        assert answer.status_code == 200
+        assert app.extensions["agentapp.user_of"](sent) is not None
+        assert app.extensions["agentapp.user_of"](cookie) is None

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from html import unescape
 from typing import Any
 
@@ -15,10 +16,11 @@ from flask import Flask
 from flask.testing import FlaskClient
 
 from agentapp.config import Settings
-from agentapp.errors import BreakerOpen, BudgetExhausted, Busy, GuardrailRefused, RateLimited
+from agentapp.errors import BreakerOpen, BudgetExhausted, Busy, GuardrailRefused, RateLimited, StorageFull
 from agentapp.guardrails.cell import Cell, Key
 from agentapp.guardrails.guard import Guardrails, Meter, Standing
-from agentapp.guardrails.streams import STREAMS_PER_USER
+from agentapp.guardrails.outage import Outage
+from agentapp.guardrails.outage import Person as Failing
 from agentapp.guardrails.wording import clock, dollars, explained, refusal_text
 from agentapp.isolation import RequestScope, Scope
 from agentapp.web.limits import limits_view
@@ -201,10 +203,15 @@ def test_all_chats_of_a_person_paused(app: Flask, ann: Person, at: Clock) -> Non
 
 
 def test_a_model_that_is_down_is_told_to_everybody(app: Flask, ann: Person, bob: Person, at: Clock) -> None:
-    trip(app, ann, ann.new_chat(), "provider", used=5)
+    chat = ann.new_chat()
+    for who in (ann, bob):
+        colleague = Failing(scope_of(app, who, chat).tenant_id, "somebody")
+        fails = partial(Outage.failed, who=colleague, now=guardrails(app).clock())
+        change(app, who, chat, "provider", lambda cell, fails=fails: replace(cell, outage=fails(cell.outage)))
+    trip(app, ann, chat, "provider", used=5)
     for who in (ann, bob):
         shown = look(who, who.new_chat())
-        assert shown.says.startswith("The model is not answering for anybody right now. Try again in 0:")
+        assert shown.says.startswith("The model is not answering right now, and not only for you. Try again")
         assert shown.offers == []
         assert shown.seconds
 
@@ -337,14 +344,16 @@ def used_up(app: Flask, who: Person, chat: str) -> None:
 def server_full(app: Flask, who: Person, chat: str) -> None:
     found: Parts = app.extensions["agentapp"]
     found.turns.slots.resize(1, 0)
-    app.extensions["held"] = found.turns.slots.take("somebody else")
+    app.extensions["held"] = found.turns.slots.take_for_turn("somebody else", "elsewhere")
 
 
 def many_streams(app: Flask, who: Person, chat: str) -> None:
+    """None of them may give way: they are turns."""
     found: Parts = app.extensions["agentapp"]
-    found.turns.slots.resize(STREAMS_PER_USER + 1, 0)
-    user_id = scope_of(app, who, chat).user_id
-    app.extensions["held"] = [found.turns.slots.take(user_id) for _ in range(STREAMS_PER_USER)]
+    scope = scope_of(app, who, chat)
+    app.extensions["held"] = [
+        found.turns.slots.take_for_turn(scope.user_id, scope.tenant_id) for _ in range(32)
+    ]
 
 
 REFUSALS = [
@@ -444,6 +453,12 @@ def refused(kind: type[GuardrailRefused], scope: str, **told: Any) -> GuardrailR
     return made
 
 
+def full(scope: str, used: int) -> StorageFull:
+    made = StorageFull(limit=200_000_000, used=used)
+    made.scope = scope
+    return made
+
+
 SENTENCES = [
     (
         refused(BreakerOpen, "session"),
@@ -452,13 +467,23 @@ SENTENCES = [
     (refused(BreakerOpen, "session", limit=1, used=1), "This chat is paused: 1 error in a row."),
     (refused(BreakerOpen, "session", limit=5, used=2), "This chat is paused: too many errors lately."),
     (refused(BreakerOpen, "user", limit=15, used=15), "All your chats are paused: 15 errors in a row."),
-    (refused(BreakerOpen, "provider"), "The model is not answering for anybody right now. Try again"),
+    (
+        refused(BreakerOpen, "provider"),
+        "The model is not answering right now, and not only for you. Try again",
+    ),
     (refused(RateLimited, "session", seconds=60), "3 messages in this chat a minute. Try again in 0:42."),
     (refused(RateLimited, "user", seconds=7200), "at most 3 messages of yours in 2 hours."),
     (refused(RateLimited, "tenant", seconds=3600), "at most 3 messages of your organisation's an hour."),
     (refused(Busy, "user"), "No more than 3 of your chats can be answering at once."),
-    (refused(Busy, "server"), "The server has no room for another answer right now."),
+    (refused(Busy, "server"), "The server has too much to do right now. Try again in 0:42."),
+    (refused(Busy, "pages"), "No more than 3 of your pages can be loading at once. Try again"),
+    (refused(RateLimited, "new-chats", seconds=60), "at most 3 new chats a minute. Try again in 0:42."),
     (refused(Busy, "streams"), "You follow 3 answers at once already. Close some of those pages."),
+    (
+        full("user", 200_340_000),
+        "take 200.3 MB, and 200 MB is the limit. Delete chats to make room.",
+    ),
+    (full("tenant", 200_000_000), "The chats of your organisation take 200 MB, and 200 MB is the limit."),
     (refused(BudgetExhausted, "session", used=1), "reserved by answers under way. Try again in 0:42."),
 ]
 

@@ -304,6 +304,7 @@ def test_statuses_are_those_of_the_contract() -> None:
         "message-too-long": 413,
         "provider-timeout": 504,
         "storage-unavailable": 503,
+        "storage-timeout": 503,
         "budget-exhausted": 429,
         "rate-limited": 429,
         "breaker-open": 503,
@@ -351,7 +352,9 @@ def test_an_unexpected_error_tells_nothing_of_itself(
     for answer in (page, script):
         for word in ("Traceback", "RuntimeError", "secret", "chats.py"):
             assert word not in answer.text
-    assert "a detail nobody should see" in caplog.text
+    assert "RuntimeError at " in caplog.text
+    assert f"{Path(__file__).name}:" in caplog.text, "the log has the place"
+    assert "a detail nobody should see" not in caplog.text
 
 
 @pytest.mark.parametrize("kind", ["directory", "garbage", "gone"])

@@ -97,6 +97,8 @@
 
   const draftKey = () => `${DRAFT}${user}:${chatId}${editing && `:${editing}`}`;
   const onPage = (id) => all(":scope > .turn", turns).find((turn) => turn.dataset.turn === id);
+  // A long chat is shown in pages. On the last one, the last turn is the end of the branch.
+  const showsEnd = () => !byId("later").children.length;
   const pause = (ms) => new Promise((done) => setTimeout(done, ms));
   const titled = (name) => (name ? name[0].toUpperCase() + name.slice(1) : "Assistant");
 
@@ -300,7 +302,7 @@
 
   const atEnd = () => scroller.scrollTop > -60;
   const toEnd = () => (scroller.scrollTop = 0);
-  const showJump = () => (jump.hidden = atEnd());
+  const showJump = () => (jump.hidden = atEnd() || !showsEnd());
 
   scroller.addEventListener("scroll", showJump, { passive: true });
   jump.addEventListener("click", () => {
@@ -529,7 +531,8 @@
 
   /* Reading events from a response */
 
-  async function* eventsOf(body, heard) {
+  // `later` is told how many milliseconds to wait before connecting again, if the server asks for that.
+  async function* eventsOf(body, heard, later) {
     const reader = body.pipeThrough(new TextDecoderStream()).getReader();
     let rest = "";
     let event = { id: 0, name: "message", data: [] };
@@ -550,6 +553,7 @@
         if (field === "id") event.id = Number(content);
         else if (field === "event") event.name = content;
         else if (field === "data") event.data.push(content ?? "");
+        else if (field === "retry") later(Number(content) || 0);
       }
     }
   }
@@ -568,6 +572,7 @@
       this.view = view;
       this.id = id;
       this.last = 0; // the number of the last event seen
+      this.pause = 0; // milliseconds to wait before connecting again, because the server has asked for that
       this.ours = !id; // sent by this page, which then tells the other tabs
       this.stopping = false;
     }
@@ -592,13 +597,15 @@
         if (end) return finish(turn, end);
         if (turn.last > before) tries = 0;
       }
+      const asked = turn.pause * (1 + Math.random() / 2);
+      turn.pause = 0;
       if (turn !== following) return;
       if (response?.status === 401) return signedOut();
-      lost(true);
+      if (!asked) lost(true); // A newer stream of this user has taken the place of this one: nothing is wrong.
       if (response?.status === 404 || !turn.id) await startOver(turn);
       if (turn !== following) return;
       const bidden = Number(response?.headers.get("Retry-After")) * 1000 || 0;
-      await waitToRetry(Math.max(bidden, Math.min(500 * 2 ** tries, 5000) * (0.5 + Math.random() / 2)));
+      await waitToRetry(asked || Math.max(bidden, Math.min(500 * 2 ** tries, 5000) * (0.5 + Math.random() / 2)));
       if (turn !== following) return;
       response = await eventsAfter(turn).catch(() => null);
     }
@@ -613,7 +620,7 @@
     };
     try {
       heard();
-      for await (const { id, name, data } of eventsOf(response.body, heard)) {
+      for await (const { id, name, data } of eventsOf(response.body, heard, (ms) => (turn.pause = ms))) {
         const ended = name === "turn_completed";
         if (id <= turn.last && !ended) continue;
         turn.last = id;
@@ -757,7 +764,8 @@
     takeOver(page);
     rename(page.getElementById("chat-title").textContent);
     main.dataset.runningTurn = page.querySelector("main.chat").dataset.runningTurn;
-    for (const id of ["elsewhere", "chat-groups"]) renew(byId(id), page.getElementById(id), (part) => part.innerHTML);
+    main.dataset.end = page.querySelector("main.chat").dataset.end;
+    for (const id of ["elsewhere", "chat-groups", "later"]) renew(byId(id), page.getElementById(id), (part) => part.innerHTML);
     join();
   }
 
@@ -787,11 +795,14 @@
       all("details", made).forEach((details, at) => (details.open = opened[at] || false));
       return made;
     });
+    // What comes before a turn never changes. If this page shows more of that than the fresh one, it stays.
+    const above = Math.max(0, [...turns.children].indexOf(fresh[0]));
+    if (!above) renew(byId("earlier"), page.getElementById("earlier"), (part) => part.innerHTML);
     // Turns are moved only if they have to be, so that a selection in another turn stays.
     for (const [at, turn] of fresh.entries()) {
-      if (turns.children[at] !== turn) turns.insertBefore(turn, turns.children[at] || null);
+      if (turns.children[above + at] !== turn) turns.insertBefore(turn, turns.children[above + at] || null);
     }
-    while (turns.children.length > fresh.length) turns.lastElementChild.remove();
+    while (turns.children.length > above + fresh.length) turns.lastElementChild.remove();
     if (fresh.length) byId("hello")?.remove();
     markLatest();
     localise(turns);
@@ -835,7 +846,7 @@
     }
     if (keyBelongsTo !== null && keyBelongsTo !== text) key.value = newKey();
     keyBelongsTo = text;
-    const place = editing ? { replaces: editing } : { after: turns.lastElementChild?.dataset.turn ?? "" };
+    const place = editing ? { replaces: editing } : { after: (showsEnd() ? turns.lastElementChild?.dataset.turn : main.dataset.end) ?? "" };
     const view = TurnView.sending(text, editing);
     if (box.value.trim() === text.trim()) write("");
     drafts.keep(draftKey(), text);
@@ -876,6 +887,13 @@
       return { status: response?.status ?? 0, problem };
     }
     accepted?.();
+    if (!showsEnd()) {
+      // The new turn is not on this page. The last page is loaded, which follows the turn.
+      tabs?.postMessage("");
+      line.abort();
+      location.assign(here);
+      return null;
+    }
     clearLimit();
     address = here; // The page shows the newest version now.
     history.replaceState(null, "", address);
@@ -904,7 +922,8 @@
     if (following) return;
     if (!editing) drafts.keep(draftKey(), box.value);
     editing = turn.dataset.turn;
-    history.replaceState(null, "", `${here}?version=${turns.lastElementChild.dataset.turn}&edit=${editing}`);
+    const shown = showsEnd() ? `${here}?version=${turns.lastElementChild.dataset.turn}` : address;
+    history.replaceState(null, "", `${shown}&edit=${editing}`);
     byId("editing").replaceChildren(byId("editing-template").content.cloneNode(true));
     write(drafts.read(draftKey()) || turn.querySelector(".bubble").textContent);
     box.focus();
@@ -954,7 +973,7 @@
     if (event.key === "Enter" && !touch.matches) {
       event.preventDefault();
       send(box.value);
-    } else if (event.key === "ArrowUp" && !box.value && !editing && turns.children.length) {
+    } else if (event.key === "ArrowUp" && !box.value && !editing && turns.children.length && showsEnd()) {
       event.preventDefault();
       edit(turns.lastElementChild);
     }

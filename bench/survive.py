@@ -5,7 +5,8 @@
 A real server with two workers, a local server that speaks the Messages API, and clients that check every
 byte they get. ``kills``, ``terms``, ``hups`` and ``recycles`` end workers or the server while people talk;
 ``resumes``, ``doubles``, ``silent``, ``stops``, ``streams``, ``logins`` and ``disconnects`` are what readers
-and models do. The suite does each of them a few times, with the same code.
+and models do; ``charges`` and ``killed-charges`` end answers and workers at random moments and compare what
+was charged with what the model received and sent. The suite does each of them a few times.
 
 ``streams`` and ``silent`` need some thousands of open files: see ``ulimit -n``.
 """
@@ -27,7 +28,7 @@ from typing import Any
 from sqlalchemy import Connection, Engine, event
 
 from agentapp.storage import migrate
-from tests.support import client_scenarios, shutdown_scenarios
+from tests.support import charging_scenarios, client_scenarios, shutdown_scenarios
 from tests.support.databases import migrated_in
 from tests.support.retrying_users import CountingModel, Found, Installation, Words, installation, memory
 from tests.support.server import SCRIPTS, free_port
@@ -142,6 +143,8 @@ RUNS: Mapping[str, tuple[Run, int]] = MappingProxyType(
         "streams": (streams, 500),
         "logins": (with_installation(lambda running, count: client_scenarios.logins(running)), 1),
         "disconnects": (with_installation(client_scenarios.disconnects), 200),
+        "charges": (with_installation(charging_scenarios.ends, **charging_scenarios.SETTINGS), 200),
+        "killed-charges": (with_installation(charging_scenarios.kills, **charging_scenarios.SETTINGS), 50),
     }
 )
 

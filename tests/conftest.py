@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -16,6 +17,7 @@ import pytest
 from argon2 import PasswordHasher
 from flask import Flask
 from flask.testing import FlaskClient
+from jinja2 import FileSystemBytecodeCache
 from sqlalchemy import Engine, event
 
 from agentapp.agents.team import Team
@@ -25,14 +27,17 @@ from agentapp.storage import migrate
 from agentapp.storage.accounts import Accounts
 from agentapp.web.parts import Parts
 from tests.support.databases import DATABASES, migrated
+from tests.support.forked_pytest import COMPILED, MIGRATED
 from tests.support.rounds import ROUNDS
 from tests.support.users import Person, person
 
 # What no test says for itself. Hypothesis would try 100.
-hypothesis.settings.register_profile("suite", max_examples=40 if ROUNDS == 1 else 100 * ROUNDS)
+hypothesis.settings.register_profile("suite", max_examples=20 if ROUNDS == 1 else 100 * ROUNDS)
 hypothesis.settings.load_profile("suite")
 
-OWNED = re.compile(r"\b(?:FROM|UPDATE|JOIN)\s+(sessions|turns|turn_events|messages|notes)\b", re.I)
+OWNED = re.compile(
+    r"\b(?:FROM|UPDATE|JOIN)\s+(sessions|turns|turn_events|messages|notes|search_entries)\b", re.I
+)
 
 
 # The files that take longest. They begin first: no worker is left with one when the others have ended.
@@ -40,12 +45,14 @@ LONG_FILES = (
     "tests/server/test_guardrails_served.py",
     "tests/browser/test_browser_turns.py",
     "tests/server/test_survive_served.py",
+    "tests/server/test_front_door.py",
     "tests/server/test_start.py",
     "tests/browser/test_browser_limits.py",
     "tests/test_bugs_put_back.py",
     "tests/server/test_load.py",
     "tests/browser/test_browser.py",
     "tests/server/test_budget_served.py",
+    "tests/server/test_shares_served.py",
     "tests/storage/test_migrations.py",
     "tests/turns/test_turn.py",
 )
@@ -53,6 +60,17 @@ LONG_FILES = (
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "violates: the test provokes a breach of isolation on purpose")
+    keep_compiled_files(config)
+
+
+def keep_compiled_files(config: pytest.Config) -> None:
+    """Where the environment says that nothing compiled is to be written, each worker and each server that a
+    test starts would compile everything anew. They write into the directory that pytest has anyway.
+    """
+    cache = getattr(config, "cache", None)
+    if cache is not None and os.environ.pop("PYTHONDONTWRITEBYTECODE", ""):
+        os.environ["PYTHONPYCACHEPREFIX"] = sys.pycache_prefix = str(cache.mkdir("compiled"))
+        sys.dont_write_bytecode = False
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -71,9 +89,18 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.fixture(scope="session")
 def sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An empty database with all tables. Runs of `tests.support.forked_pytest` are given theirs."""
+    if MIGRATED in os.environ:
+        return Path(os.environ[MIGRATED])
     path = tmp_path_factory.mktemp("template") / "empty.sqlite3"
     migrate.upgrade(f"sqlite:///{path}")
     return path
+
+
+@pytest.fixture(scope="session")
+def compiled_pages(tmp_path_factory: pytest.TempPathFactory) -> FileSystemBytecodeCache:
+    """Each app would compile the templates anew, which takes longer than most tests do."""
+    return FileSystemBytecodeCache(os.environ.get(COMPILED) or str(tmp_path_factory.mktemp("pages")))
 
 
 @pytest.fixture
@@ -93,13 +120,16 @@ def database_url(request: pytest.FixtureRequest, settings: Settings) -> Iterator
 
 
 @pytest.fixture
-def make_app(request: pytest.FixtureRequest, settings: Settings) -> Iterator[Callable[..., Flask]]:
+def make_app(
+    request: pytest.FixtureRequest, settings: Settings, compiled_pages: FileSystemBytecodeCache
+) -> Iterator[Callable[..., Flask]]:
     """Makes apps, and checks after the test that each is as clean as it was new."""
     apps: list[Flask] = []
     checked_out: dict[int, set[int]] = {}
 
     def make(team: Team | None = None, wanted: Settings = settings) -> Flask:
         app = create_app(wanted, team)
+        app.jinja_env.bytecode_cache = compiled_pages
         apps.append(app)
         pool = app.extensions["agentapp"].db.engine.pool
         out = checked_out[id(app)] = set()  # adding and discarding are atomic, on whatever thread

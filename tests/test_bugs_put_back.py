@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.forked_pytest import ForkedPytest, forked_pytest
+from tests.support.rounds import ROUNDS
 
 ROOT = Path(__file__).parent.parent
 
@@ -121,6 +122,43 @@ BUGS = (
         "tests/storage/test_storage.py::test_a_connection_is_not_used_by_a_forked_child[sqlite]",
     ),
     Bug(
+        "time for the headers that begins anew with every byte",
+        "agentapp/server/connection.py",
+        "        if not incoming.size:\n            self.since,",
+        "        if True:\n            self.since,",
+        "tests/server/test_connections.py"
+        "::test_headers_must_come_in_time_and_their_time_does_not_begin_anew_with_every_byte",
+    ),
+    Bug(
+        "any number of half-sent requests from one address",
+        "agentapp/server/connections.py",
+        "        return self._half_sent_address is not None and count > self._half_sent_address\n",
+        "        return False\n",
+        "tests/server/test_connections.py::test_the_oldest_half_sent_requests_of_an_address_go_and_nobody_elses",
+    ),
+    Bug(
+        "threads that one user can take all of",
+        "agentapp/server/lanes.py",
+        "queue.can_start and self._at_work[key] < self.each:\n",
+        "queue.can_start:\n",
+        "tests/server/test_lanes.py::test_of_one_user_only_so_many_are_at_work_and_others_find_a_thread",
+    ),
+    Bug(
+        "strangers who take the threads of users",
+        "agentapp/server/lanes.py",
+        "        if user is None or request is None:\n",
+        "        if request is None:\n",
+        "tests/server/test_lanes.py::test_a_stranger_who_asks_for_a_stream_is_a_stranger",
+    ),
+    Bug(
+        "malformed chunks that reach the application",
+        "agentapp/server/incoming_request.py",
+        "        if self._chunks is not None:\n            body =",
+        "        if False:\n            body =",
+        "tests/server/test_incoming_request.py"
+        "::test_malformed_chunks_are_found_before_the_application_is_asked",
+    ),
+    Bug(
         "one breaker for all sessions",
         "agentapp/guardrails/guard.py",
         '            Key("session", scope.session_id),\n',
@@ -171,15 +209,15 @@ BUGS = (
     Bug(
         "calls that failed are free",
         "agentapp/agents/loop.py",
-        "            self.spent += ((call.model, error.usage or Usage()),)\n",
-        "",
+        "            self._end_call(call.model, error.usage or Usage())\n",
+        "            self._end_call(call.model, Usage())\n",
         "tests/turns/test_turn.py::test_every_call_is_charged_to_the_chat_the_user_and_the_tenant",
     ),
     Bug(
         "only the first call is charged",
         "agentapp/agents/loop.py",
-        "        self.spent += ((call.model, reply.usage),)\n",
-        "        self.spent = self.spent or ((call.model, reply.usage),)\n",
+        "        self._end_call(call.model, reply.usage)\n",
+        "        self._end_call(call.model, Usage() if self.ended_calls else reply.usage)\n",
         "tests/turns/test_turn.py::test_every_call_is_charged_to_the_chat_the_user_and_the_tenant",
     ),
     Bug(
@@ -200,9 +238,10 @@ BUGS = (
     Bug(
         "a trip counted at every failure",
         "agentapp/guardrails/breaker.py",
-        "        if generation != self.generation or self.forced:\n            return self\n        more =",
+        "        if generation != self.generation or self.forced:\n            return self\n"
+        "        if self._is_probed_early:",
         "        if self.opened is not None:\n            return replace(self, trips=self.trips + 1)\n"
-        "        more =",
+        "        if self._is_probed_early:",
         "tests/guardrails/test_breaker.py::test_a_trip_is_counted_once_however_many_are_refused_or_fail_later",
     ),
     Bug(
@@ -216,16 +255,68 @@ BUGS = (
     Bug(
         "a probe without a lease",
         "agentapp/guardrails/breaker.py",
-        "(left := self.policy.lease - elapsed(self.probed, now)) > 0",
-        "(left := self.policy.lease) > 0",
+        "self.policy.lease - elapsed(self.probed, now)",
+        "self.policy.lease",
         "tests/guardrails/test_breaker.py::test_the_lease_frees_a_lost_probe_and_what_it_tells_later_is_ignored",
     ),
     Bug(
         "one user's failures take the model away from all",
         "agentapp/guardrails/outage.py",
-        "        return len(failures) >= self.policy.users and bad",
+        "        return self.users_failing(now) >= self.policy.users and bad",
         "        return sum(failures.values()) >= self.policy.users and bad",
         "tests/guardrails/test_outage.py::test_one_user_never_takes_the_model_away_however_often_it_fails",
+    ),
+    Bug(
+        "one tenant's users take the model away from all tenants",
+        "agentapp/guardrails/outage.py",
+        "        return sum(count if most is None else min(count, most) for count in tenants.values())\n",
+        "        return sum(tenants.values())\n",
+        "tests/guardrails/test_admission.py::test_one_tenant_alone_never_takes_the_model_from_another[False]",
+    ),
+    Bug(
+        "who failed takes every probe",
+        "agentapp/guardrails/admission.py",
+        "    if (left := outage.seconds_without_probe(who, breaker.cooldown, now)) > 0:\n",
+        "    if (left := 0.0) > 0:\n",
+        "tests/guardrails/test_admission.py::test_who_failed_is_not_the_one_who_probes",
+    ),
+    Bug(
+        "each tenant that tries makes all others wait longer",
+        "agentapp/guardrails/breaker.py",
+        "        if self._is_probed_early:",
+        "        if False:",
+        "tests/guardrails/test_admission.py::"
+        "test_while_it_is_open_a_tenant_that_has_not_failed_goes_through_one_turn_at_a_time",
+    ),
+    Bug(
+        "a call that is stopped before its first word is free",
+        "agentapp/agents/meter.py",
+        "        self._known += self.estimate\n",
+        "        pass\n",
+        "tests/turns/test_charging.py::test_a_call_that_ends_before_its_first_word_costs_its_input[stop]",
+    ),
+    Bug(
+        "an answer that runs into its deadline is one token",
+        "agentapp/agents/meter.py",
+        "        self._heard_bytes += size_of(text)\n",
+        "        pass\n",
+        "tests/agents/drivers/test_halting.py::"
+        "test_an_answer_that_runs_into_a_deadline_costs_what_was_heard_of_it",
+    ),
+    Bug(
+        "a dead worker's turns are free",
+        "agentapp/turns/abandoned.py",
+        "    return spent.added_to(result)\n",
+        "    return result\n",
+        "tests/turns/test_charging.py::test_a_turn_whose_worker_died_costs_what_was_stored_of_it",
+    ),
+    Bug(
+        "a turn that was given up too early is charged twice",
+        "agentapp/turns/turn.py",
+        "        tokens = result.usage.total_tokens - charged.usage.total_tokens\n",
+        "        tokens = result.usage.total_tokens\n",
+        "tests/turns/test_turn.py::"
+        "test_a_dead_turn_is_given_back_once_when_the_next_message_comes[after the next]",
     ),
     Bug(
         "a clock that is put back keeps a chat paused",
@@ -237,7 +328,7 @@ BUGS = (
     Bug(
         "a dead turn keeps what it reserved",
         "agentapp/turns/abandoned.py",
-        "        guardrails.give_back(chat.cells, scope, running.reservation)\n"
+        "        guardrails.settle(chat.cells, scope, running.reservation, result)\n"
         "    chat.remove_live_turn(running.id)\n",
         "        pass\n    chat.remove_live_turn(running.id)\n",
         "tests/turns/test_turn.py::test_a_dead_turn_is_given_back_once_when_the_next_message_comes[never]",
@@ -245,10 +336,10 @@ BUGS = (
     Bug(
         "a dead turn gives back twice",
         "agentapp/turns/abandoned.py",
-        "        guardrails.give_back(chat.cells, scope, running.reservation)\n"
+        "        guardrails.settle(chat.cells, scope, running.reservation, result)\n"
         "    chat.remove_live_turn(running.id)\n",
-        "        guardrails.give_back(chat.cells, scope, running.reservation)\n"
-        "        guardrails.give_back(chat.cells, scope, running.reservation)\n"
+        "        guardrails.settle(chat.cells, scope, running.reservation, result)\n"
+        "        guardrails.settle(chat.cells, scope, running.reservation, result)\n"
         "    chat.remove_live_turn(running.id)\n",
         "tests/turns/test_turn.py::test_a_dead_turn_is_given_back_once_when_the_next_message_comes[never]",
     ),
@@ -258,6 +349,82 @@ BUGS = (
         "        self._held.close()\n",
         "        pass\n",
         "tests/turns/test_turn.py::test_a_seat_is_given_back_once_however_a_stream_ends[str-closed_at_once]",
+    ),
+    Bug(
+        "a user's streams counted in one worker only",
+        "agentapp/guardrails/seats.py",
+        "        return [self._seat(number) for number in self._numbers(self._column(self._users), user)]\n",
+        "        here = range(self._first, self._first + self.width)\n"
+        "        found = self._numbers(self._column(self._users), user)\n"
+        "        return [self._seat(number) for number in found if number in here]\n",
+        "tests/guardrails/test_streams.py"
+        "::test_the_oldest_stream_of_a_user_gives_way_wherever_it_is_and_no_other",
+    ),
+    Bug(
+        "somebody else's stream gives way",
+        "agentapp/guardrails/seats.py",
+        "        return found == opened\n",
+        "        return found != 0\n",
+        "tests/guardrails/test_streams.py"
+        "::test_a_slot_that_somebody_else_has_taken_meanwhile_does_not_give_way",
+    ),
+    Bug(
+        "a message gives way to a newer stream",
+        "agentapp/guardrails/streams.py",
+        "    followers = [seat for seat in seats if seat.kind == FOLLOWER]\n",
+        "    followers = seats\n",
+        "tests/guardrails/test_streams.py::test_a_message_makes_a_follower_give_way_but_never_another_message",
+    ),
+    Bug(
+        "a killed worker keeps its seats",
+        "agentapp/guardrails/seats.py",
+        "        memory[start : start + length] = bytes(length)\n",
+        "        pass\n",
+        "tests/guardrails/test_seats.py::test_the_seats_of_a_killed_process_count_until_its_row_is_cleared",
+    ),
+    Bug(
+        "one stream more than a user may have",
+        "agentapp/guardrails/streams.py",
+        "        too_many = len(staying) - self._per_user\n",
+        "        too_many = len(staying) - self._per_user - 1\n",
+        "tests/guardrails/test_streams.py"
+        "::test_the_oldest_stream_of_a_user_gives_way_wherever_it_is_and_no_other",
+    ),
+    Bug(
+        "one tenant takes all streams",
+        "agentapp/guardrails/streams.py",
+        "        if self._seats.count_tenant_here(tenant) >= share:\n",
+        "        if False:\n",
+        "tests/guardrails/test_streams.py"
+        "::test_a_tenant_leaves_an_eighth_to_a_first_one_of_another_and_half_when_others_want_some",
+    ),
+    Bug(
+        "a stream that another worker has displaced goes on",
+        "agentapp/turns/jobs.py",
+        "        self._subscriptions.end_displaced()\n",
+        "",
+        "tests/turns/test_surviving.py::test_a_stream_that_another_worker_displaced_is_ended_by_the_heartbeat",
+    ),
+    Bug(
+        "a stream that gives way is not told when to come back",
+        "agentapp/web/sse.py",
+        "            return RECONNECT_LATER\n",
+        "            raise\n",
+        "tests/turns/test_surviving.py::test_a_stream_that_gives_way_is_told_to_come_back_and_its_turn_goes_on",
+    ),
+    Bug(
+        "a page slot that is not given back",
+        "agentapp/web/hooks.py",
+        "        stack.callback(parts().pages.take(claimed).release)\n",
+        "        parts().pages.take(claimed)\n",
+        "tests/web/test_pages_in_flight.py::test_every_page_gives_its_slot_back_however_it_ends[/chat]",
+    ),
+    Bug(
+        "one user's pages take everybody's",
+        "agentapp/guardrails/pages.py",
+        "        if self._per_user is not None and self._seats.count_user(user) > self._per_user:\n",
+        "        if False:\n",
+        "tests/web/test_pages_in_flight.py::test_pages_in_other_workers_count_too",
     ),
     Bug(
         "a reader who leaves ends the turn",
@@ -277,8 +444,8 @@ BUGS = (
     Bug(
         "a stop loses what was said",
         "agentapp/turns/turn.py",
-        "            reply=text_of(self.feed.events),\n",
-        '            reply="" if status == "stopped" else text_of(self.feed.events),\n',
+        "        reply = text_of(self.feed.events)\n",
+        '        reply = "" if status == "stopped" else text_of(self.feed.events)\n',
         "tests/turns/test_surviving.py::test_a_stopped_answer_keeps_what_had_been_said",
     ),
     Bug(
@@ -309,8 +476,8 @@ BUGS = (
     Bug(
         "a resumed stream begins at the beginning",
         "agentapp/turns/service.py",
-        "        subscription = Subscription(feed, after, login, held)\n",
-        "        subscription = Subscription(feed, 0, login, held)\n",
+        "        subscription = Subscription(feed, after, login, held, slot)\n",
+        "        subscription = Subscription(feed, 0, login, held, slot)\n",
         "tests/turns/test_surviving.py::test_a_stream_taken_up_again_goes_on_with_the_next_event_and_its_number",
     ),
     Bug(
@@ -373,6 +540,34 @@ BUGS = (
         "tests/guardrails/test_guardrails.py"
         "::test_if_the_cells_cannot_be_reached_nothing_is_let_in[text/event-stream-read]",
     ),
+    Bug(
+        "a message that is let in though there is no room to keep it",
+        "agentapp/turns/turn.py",
+        "            chat.require_room()\n",
+        "",
+        "tests/storage/test_room.py::test_a_full_quota_refuses_what_would_be_kept_and_nothing_else[sqlite]",
+    ),
+    Bug(
+        "bytes that are not given back when a chat is deleted",
+        "migrations/versions/0006_stored_bytes.py",
+        "stored_bytes = stored_bytes - removed.bytes\n",
+        "stored_bytes = stored_bytes\n",
+        "tests/storage/test_room.py::test_a_full_quota_refuses_what_would_be_kept_and_nothing_else[postgresql]",
+    ),
+    Bug(
+        "a tenant that has no room because of others",
+        "agentapp/storage/room.py",
+        'select(func.sum(User.stored_bytes)).where(User.tenant_id == bindparam("tenant"))\n',
+        "select(func.sum(User.stored_bytes))\n",
+        "tests/storage/test_room.py::test_a_full_tenant_refuses_all_its_users_and_nobody_elses[sqlite]",
+    ),
+    Bug(
+        "a full disk that is found only after the call is paid for",
+        "agentapp/storage/room.py",
+        "        self._db.disk.require_reserve()\n",
+        "",
+        "tests/storage/test_room.py::test_a_nearly_full_disk_refuses_what_is_new_and_says_so_once[sqlite]",
+    ),
 )
 
 
@@ -386,8 +581,8 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def forked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkedPytest]:
-    with forked_pytest(tmp_path_factory.mktemp("home")) as process:
+def forked(tmp_path_factory: pytest.TempPathFactory, sqlite_template: Path) -> Iterator[ForkedPytest]:
+    with forked_pytest(tmp_path_factory.mktemp("home"), sqlite_template) as process:
         yield process
 
 
@@ -412,7 +607,17 @@ def rewrite(file: Path, text: str) -> None:
         compiled.unlink()
 
 
-@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)
+def test_every_bug_can_be_put_back() -> None:
+    for bug in BUGS:
+        assert (ROOT / bug.file).read_text().count(bug.sound) == 1, f"{bug.name}: {bug.file} has changed"
+        file, _, test = bug.test.partition("::")
+        assert f"def {test.partition('[')[0]}(" in (ROOT / file).read_text(), (
+            f"{bug.name}: there is no {test}"
+        )
+
+
+# Each takes seconds: the suite puts back every third of them, the long version all.
+@pytest.mark.parametrize("bug", BUGS if ROUNDS > 1 else BUGS[::3], ids=lambda bug: bug.name)
 def test_the_bug_put_back_turns_its_test_red(bug: Bug, copy: Path, forked: ForkedPytest) -> None:
     with put_back(bug, copy):
         code, output = forked.run(copy, bug.test)

@@ -13,7 +13,7 @@ import pytest
 
 from agentapp import config
 from agentapp.errors import SettingError, StartError
-from agentapp.parsing import settings_of
+from agentapp.parsing import ADDRESSES, settings_of
 from agentapp.server import options
 from tests.support.secrets import ROUNDS, load_secrets
 
@@ -22,7 +22,13 @@ SECRET = "s" * 32
 GOOD: dict[str, tuple[str, str, Any]] = {
     "AGENTAPP_INSTANCE": ("/srv/one", "instance", Path("/srv/one")),
     "AGENTAPP_DATABASE_URL": ("postgresql+psycopg://u@h/d", "database_url", "postgresql+psycopg://u@h/d"),
+    "AGENTAPP_DB_STATEMENT_TIMEOUT": ("2.5", "db_statement_timeout", 2.5),
     "AGENTAPP_SECRET_KEY": ("k" * 40, "secret_key", "k" * 40),
+    "AGENTAPP_HOSTS": (
+        "Chat.Example.org., 192.0.2.1,[2001:DB8::0:1],::1",
+        "hosts",
+        ("chat.example.org", "192.0.2.1", "2001:db8::1", "::1"),
+    ),
     "AGENTAPP_HTTPS": ("1", "https", True),
     "AGENTAPP_TRUSTED_PROXIES": ("2", "trusted_proxies", 2),
     "AGENTAPP_PROVIDER": ("demo", "provider", "demo"),
@@ -37,6 +43,7 @@ GOOD: dict[str, tuple[str, str, Any]] = {
     "AGENTAPP_DEMO_DELAY": ("0", "demo_delay", 0.0),
     "AGENTAPP_THREADS": ("64", "threads", 64),
     "AGENTAPP_THREADS_RESERVED": ("0", "threads_reserved", 0),
+    "AGENTAPP_HALF_SENT_ADDRESS": ("8", "half_sent_address", 8),
     "AGENTAPP_BREAKER_FAILURES": ("1", "breaker_failures", 1),
     "AGENTAPP_BREAKER_COOLDOWN": ("0.5", "breaker_cooldown", 0.5),
     "AGENTAPP_BREAKER_COOLDOWN_MAX": ("86400", "breaker_cooldown_max", 86_400.0),
@@ -49,6 +56,7 @@ GOOD: dict[str, tuple[str, str, Any]] = {
     "AGENTAPP_RATE_SESSION": ("1/second", "rate_session", (1, 1.0)),
     "AGENTAPP_RATE_USER": ("300/2hours", "rate_user", (300, 7_200.0)),
     "AGENTAPP_RATE_TENANT": ("100000/day", "rate_tenant", (100_000, 86_400.0)),
+    "AGENTAPP_RATE_CHATS": ("10/hour", "rate_chats", (10, 3_600.0)),
     "AGENTAPP_RATE_LOGIN": ("5/30minutes", "rate_login", (5, 1_800.0)),
     "AGENTAPP_BUDGET_TURN_TOKENS": ("1", "turn_tokens", 1),
     "AGENTAPP_BUDGET_SESSION_TOKENS": ("9000", "session_tokens", 9_000),
@@ -57,6 +65,11 @@ GOOD: dict[str, tuple[str, str, Any]] = {
     "AGENTAPP_PRICES": ("a=3/15, b-2=0.5/0", "prices", (("a", 3.0, 15.0), ("b-2", 0.5, 0.0))),
     "AGENTAPP_CONCURRENT_USER": ("1", "concurrent_user", 1),
     "AGENTAPP_CONCURRENT_TENANT": ("50", "concurrent_tenant", 50),
+    "AGENTAPP_STREAMS_USER": ("2", "streams_user", 2),
+    "AGENTAPP_STORAGE_USER_MB": ("0.5", "storage_user_bytes", 500_000),
+    "AGENTAPP_STORAGE_TENANT_MB": ("5000", "storage_tenant_bytes", 5_000_000_000),
+    "AGENTAPP_DISK_RESERVE_MB": ("1", "disk_reserve_bytes", 1_000_000),
+    "AGENTAPP_PAGES_USER": ("5", "pages_user", 5),
     "AGENTAPP_TOOL_CALLS_TURN": ("3", "tool_calls_turn", 3),
     "AGENTAPP_TOOL_CALLS_SESSION": ("30", "tool_calls_session", 30),
     "AGENTAPP_REGISTRY_CAP": ("4", "registry_cap", 4),
@@ -68,6 +81,7 @@ SWITCHABLE: dict[str, Any] = {
     "AGENTAPP_RATE_SESSION": (20, 60.0),
     "AGENTAPP_RATE_USER": (60, 60.0),
     "AGENTAPP_RATE_TENANT": (600, 60.0),
+    "AGENTAPP_RATE_CHATS": (120, 60.0),
     "AGENTAPP_RATE_LOGIN": (10, 900.0),
     "AGENTAPP_BUDGET_TURN_TOKENS": 50_000,
     "AGENTAPP_BUDGET_SESSION_TOKENS": 1_000_000,
@@ -75,6 +89,11 @@ SWITCHABLE: dict[str, Any] = {
     "AGENTAPP_BUDGET_TENANT_MONTH_USD": 500_000_000,
     "AGENTAPP_CONCURRENT_USER": 4,
     "AGENTAPP_CONCURRENT_TENANT": None,
+    "AGENTAPP_STREAMS_USER": 32,
+    "AGENTAPP_STORAGE_USER_MB": 200_000_000,
+    "AGENTAPP_STORAGE_TENANT_MB": None,
+    "AGENTAPP_DISK_RESERVE_MB": 64_000_000,
+    "AGENTAPP_PAGES_USER": 16,
     "AGENTAPP_TOOL_CALLS_TURN": 20,
     "AGENTAPP_TOOL_CALLS_SESSION": None,
 }
@@ -93,6 +112,8 @@ WHOLE = {
     "AGENTAPP_BUDGET_SESSION_TOKENS": (1, 10**12),
     "AGENTAPP_CONCURRENT_USER": (1, 100_000),
     "AGENTAPP_CONCURRENT_TENANT": (1, 100_000),
+    "AGENTAPP_STREAMS_USER": (1, 100_000),
+    "AGENTAPP_PAGES_USER": (1, 100_000),
     "AGENTAPP_TOOL_CALLS_TURN": (1, 100_000),
     "AGENTAPP_TOOL_CALLS_SESSION": (1, 10**9),
     "AGENTAPP_REGISTRY_CAP": (4, 10_000_000),
@@ -111,7 +132,13 @@ BAD: list[tuple[str, str]] = [
     ("AGENTAPP_DATABASE_URL", "sqlite:///"),
     ("AGENTAPP_DATABASE_URL", "sqlite:///:memory:"),
     ("AGENTAPP_DATABASE_URL", "sqlite:///file::memory:?uri=true"),
+    ("AGENTAPP_DB_STATEMENT_TIMEOUT", "0"),
+    ("AGENTAPP_DB_STATEMENT_TIMEOUT", "off"),
     ("AGENTAPP_SECRET_KEY", "s" * 31),
+    ("AGENTAPP_HOSTS", "https://chat.example.org"),
+    ("AGENTAPP_HOSTS", "chat.example.org:8000"),
+    ("AGENTAPP_HOSTS", "*"),
+    ("AGENTAPP_HOSTS", "a b"),
     ("AGENTAPP_HTTPS", "yes"),
     ("AGENTAPP_TRUSTED_PROXIES", "²"),
     ("AGENTAPP_PROVIDER", "openai"),
@@ -324,6 +351,14 @@ def test_any_other_address_needs_one_and_makes_none(bind: str, tmp_path: Path) -
         config.load({"AGENTAPP_INSTANCE": str(tmp_path / "instance")}, bind=bind)
     assert not (tmp_path / "instance").exists()
     assert config.load({"AGENTAPP_SECRET_KEY": SECRET}, bind=bind).secret_key == SECRET
+
+
+def test_hosts_are_any_on_loopback_and_only_addresses_elsewhere_until_they_are_set(tmp_path: Path) -> None:
+    environ = {"AGENTAPP_SECRET_KEY": SECRET}
+    assert config.load(environ, bind="127.0.0.1:1").hosts == ()
+    assert config.load(environ, bind="0.0.0.0:1").hosts == ("localhost", ADDRESSES)
+    environ["AGENTAPP_HOSTS"] = "chat.example.org"
+    assert config.load(environ, bind="0.0.0.0:1").hosts == ("chat.example.org",)
 
 
 def test_made_secret_is_kept_and_only_its_owner_may_read_it(tmp_path: Path) -> None:

@@ -74,7 +74,7 @@ def test_turns_and_refusals_are_reported_to_whatever_was_handed_in(parts: Parts)
             stream.finish()
             stream.close()
     turns.slots.resize(1, 0)
-    slot = turns.slots.take("somebody")
+    slot = turns.slots.take_for_turn("somebody", "elsewhere")
     with pytest.raises(Busy):
         turns.send(uma, NewMessage("no room"))
     slot.release()

@@ -47,7 +47,7 @@ from tests.support.server_users import (
 ROOT = Path(__file__).parents[2]
 SERVE = (SCRIPTS / "agentapp", "serve")
 SESSIONS = 40 if ROUNDS == 1 else 100
-MOMENTS = 3 if ROUNDS == 1 else 10  # at which one of many may try
+MOMENTS = 2 if ROUNDS == 1 else 10  # at which one of many may try
 LONG, COOLDOWN = 900, 0.2  # a cool-down that no slow machine outlasts, and one to wait for
 
 # Never asked again: the key is refused, which counts against the provider, or the request, which does not.
@@ -251,7 +251,7 @@ def test_of_twenty_first_calls_of_a_new_user_exactly_as_many_pass_as_the_rate_al
     """TurnCells such users at once, so that both workers have their share of each."""
     names = [f"user{n}" for n in range(4)]
     add_people(database_url, [*names, "bob"])
-    with served(tmp_path, database_url, rate_user="7/minute") as running:
+    with served(tmp_path, database_url, threads=256, rate_user="7/minute") as running:
         chats, (bob,) = seats(running.url, names, 20), seats(running.url, ["bob"])
         answers = at_once([partial(seat.send, "hello") for seat in chats])
         for mine in range(0, 80, 20):
@@ -293,7 +293,8 @@ def test_a_user_who_fails_in_fifty_sessions_is_paused_alone(tmp_path: Path, data
     """
     others = [f"user{n}" for n in range(10)]
     add_people(database_url, ["ann", "bob", *others])
-    with served(tmp_path, database_url, breaker_cooldown=LONG, demo_delay=0.01) as running:
+    limits = {"breaker_cooldown": LONG, "streams_user": "off"}
+    with served(tmp_path, database_url, demo_delay=0.01, **limits) as running:
         chats, theirs = seats(running.url, ["ann"], 50), seats(running.url, others)
 
         def talk(seat: Seat) -> list[Answer]:
@@ -326,7 +327,9 @@ def test_when_six_users_fail_everybody_is_told_the_same_until_one_probe_finds_th
     tmp_path: Path, database_url: str, api: MessagesApi
 ) -> None:
     failing, others = [f"ill{n}" for n in range(6)], [f"well{n}" for n in range(6)]
-    add_people(database_url, failing + others)
+    for tenant in range(3):
+        members = (*failing[tenant::3], *others[tenant::3])
+        add_people(database_url, members, tenant=f"tenant{tenant}")
     with served(tmp_path, database_url, api, breaker_cooldown=300) as running:
         ill, well = seats(running.url, failing), seats(running.url, others)
         everyone = [*ill, *well]
@@ -341,7 +344,7 @@ def test_when_six_users_fail_everybody_is_told_the_same_until_one_probe_finds_th
         def all_told_the_same(refused: list[Answer]) -> None:
             details = {refusal(answer, 503, "breaker-open", "provider")["detail"] for answer in refused}
             (detail,) = {re.sub(r"[\d:]+", "#", detail) for detail in details}
-            assert detail.startswith("The model is not answering for anybody right now.")
+            assert detail.startswith("The model is not answering right now, and not only for you.")
 
         calls = len(api.requests)
         newcomer = seats(running.url, others[5:])
@@ -352,6 +355,8 @@ def test_when_six_users_fail_everybody_is_told_the_same_until_one_probe_finds_th
             assert (crowd.reached, len(crowd.refused)) == (1, 11)
             all_told_the_same(crowd.refused)
         assert crowd.answered[0].status == 502
+        assert {status for seat in ill for status in seat.statuses()} == {"failed"}
+        assert [len(seat.statuses()) for seat in ill] == [1] * 6, "who failed was not the one who tried"
         (breaker,) = breakers(database_url, "provider")
         assert (breaker["trips"], breaker["reopened"]) == (1, 1)
         all_told_the_same([seat.send("hello") for seat in everyone])
@@ -363,6 +368,54 @@ def test_when_six_users_fail_everybody_is_told_the_same_until_one_probe_finds_th
         answers = at_once([partial(seat.send, "hello") for seat in everyone])
         assert [answer.status for answer in answers] == [200] * 12
     assert breakers(database_url, "session") == breakers(database_url, "user") == []
+    assert reserved(cells(database_url)) == {}
+
+
+EVERY_WAY_TO_FAIL = (
+    PROVIDER_FAILS,
+    "[[status:500]]",
+    "[[status:429]] [[retry-after:0]]",
+    "[[cut:20]]",
+    "[[garbage]]",
+    "[[error-event:overloaded_error]]",
+    "[[hang:60]]",
+    "[[stall:60]] a word",
+    "[[slow:2]] one two three four five six seven eight",
+    TURN_FAILS,
+    "[[stop:refusal]]",
+)
+
+
+@only_sqlite
+def test_eight_users_of_one_tenant_fail_in_every_way_and_no_other_tenant_is_refused(
+    tmp_path: Path, database_url: str, api: MessagesApi
+) -> None:
+    """They go on until none of them is let in any more, while people of another tenant talk, and then some
+    of a third one come.
+    """
+    ill, active, idle = ([f"{kind}{n}" for n in range(8)] for kind in ("ill", "active", "idle"))
+    for names in (ill, active, idle):
+        add_people(database_url, names, tenant=names[0])
+    deadlines = {"first_token_deadline": 8, "gap_deadline": 8, "turn_deadline": 10}
+    with served(tmp_path, database_url, api, breaker_cooldown=LONG, **deadlines) as running:
+        failing, talking = seats(running.url, ill, len(EVERY_WAY_TO_FAIL)), seats(running.url, active)
+        newcomers = seats(running.url, idle)
+
+        def fail(way: str, seat: Seat) -> int:
+            return seat.send(way).status
+
+        with ThreadPoolExecutor(16) as pool:
+            ways = [EVERY_WAY_TO_FAIL[n % len(EVERY_WAY_TO_FAIL)] for n in range(len(failing))]
+            failed = [pool.submit(fail, way, seat) for way, seat in zip(ways, failing, strict=True)]
+            while not all(one.done() for one in failed):
+                answers = at_once([partial(seat.send, "hello") for seat in talking])
+                assert [answer.status for answer in answers] == [200] * 8
+        assert Counter(one.result() for one in failed)[503] > 10, "they were not stopped"
+        answers = at_once([partial(seat.send, "hello") for seat in (*talking, *newcomers)])
+        assert [answer.status for answer in answers] == [200] * 16
+    assert breakers(database_url, "provider") == []
+    (only,) = breakers(database_url, "tenant")
+    assert only["trips"] == 1
     assert reserved(cells(database_url)) == {}
 
 

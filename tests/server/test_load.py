@@ -15,6 +15,7 @@ import pytest
 from argon2 import PasswordHasher
 
 from agentapp.isolation import ThreadBinder
+from agentapp.server.lanes import HEALTH_PATHS, PAGE_THREADS, STRANGER_THREADS
 from agentapp.storage import migrate
 from agentapp.storage.accounts import Accounts
 from agentapp.storage.db import Database
@@ -35,6 +36,7 @@ MARK = re.compile(rb"mark-[0-9a-f]{16}")
 # here nobody is to be turned away, so that all of them are really under way together.
 NO_LIMITS = {
     "AGENTAPP_THREADS_RESERVED": "0",
+    "AGENTAPP_RATE_CHATS": "off",
     "AGENTAPP_RATE_LOGIN": "off",
     "AGENTAPP_RATE_SESSION": "off",
     "AGENTAPP_RATE_USER": "off",
@@ -229,7 +231,8 @@ def test_a_server_is_as_small_after_many_turns_as_before(tmp_path: Path) -> None
         before = open_files(worker)
         turns(80 * ROUNDS)
         assert open_files(worker) <= before + 4
-        assert len(os.listdir(f"/proc/{worker}/task")) <= 4 + 2, "more threads than the pool and its keeper"
+        lanes = 4 + PAGE_THREADS + STRANGER_THREADS + len(HEALTH_PATHS)
+        assert len(os.listdir(f"/proc/{worker}/task")) <= lanes + 2, "more threads than the lanes have"
 
 
 def open_files(pid: int) -> int:

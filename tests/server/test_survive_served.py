@@ -56,23 +56,23 @@ def holds(found: Found) -> None:
 
 
 def test_turns_with_a_silent_model_end_in_time_and_nobody_else_notices(place: Installation) -> None:
-    holds(client_scenarios.silent(place, 24, DEADLINE))
+    holds(client_scenarios.silent(place, 12, DEADLINE))
 
 
 def test_a_stream_taken_up_again_anywhere_and_at_any_time_is_the_whole_answer_once(
     place: Installation, share: float
 ) -> None:
-    holds(client_scenarios.resumes(place, int(40 * share)))
+    holds(client_scenarios.resumes(place, int(20 * share)))
 
 
 def test_the_same_message_sent_many_times_at_once_is_one_turn_and_one_call(
     place: Installation, share: float
 ) -> None:
-    holds(client_scenarios.doubles(place, int(12 * share)))
+    holds(client_scenarios.doubles(place, int(8 * share)))
 
 
 def test_stop_ends_a_silent_turn_from_either_worker_and_keeps_what_was_said(place: Installation) -> None:
-    holds(client_scenarios.stops(place, 20))
+    holds(client_scenarios.stops(place, 10))
 
 
 def test_forty_slow_streams_at_once_are_all_exact(place: Installation) -> None:
@@ -84,7 +84,7 @@ def test_a_user_who_signs_out_is_told_no_more_and_everybody_else_is(place: Insta
 
 
 def test_readers_who_leave_or_never_read_hold_nothing_up_and_lose_nothing(place: Installation) -> None:
-    holds(client_scenarios.disconnects(place, 12))
+    holds(client_scenarios.disconnects(place, 8))
 
 
 def test_workers_killed_or_replaced_at_random_moments_lose_nothing_and_double_nothing(
@@ -94,7 +94,7 @@ def test_workers_killed_or_replaced_at_random_moments_lose_nothing_and_double_no
     with installation(tmp_path, url, demo=True, gunicorn=WORKERS_END) as running:
         if share == 1:
             holds(shutdown_scenarios.replacements(running, hups=1, recycled=1, sessions=6))
-        holds(shutdown_scenarios.kills(running, 4 if share == 1 else 3, sessions=8))
+        holds(shutdown_scenarios.kills(running, 3 if share == 1 else 2, sessions=6))
 
 
 def test_a_server_told_to_stop_does_so_in_time_and_leaves_nothing_running(

@@ -34,6 +34,8 @@ NOT_OURS = (
     "sqlalchemy.dialects.sqlite",
     "sqlalchemy.orm",
 )
+# Variables that name what the runs need not make for themselves: an empty database, compiled templates.
+MIGRATED, COMPILED = "MIGRATED_SQLITE_FILE", "COMPILED_PAGES"
 SECONDS = 60  # for one test, which should need one or two
 
 
@@ -52,8 +54,9 @@ class ForkedPytest:
 
 
 @contextmanager
-def forked_pytest(home: Path) -> Iterator[ForkedPytest]:
+def forked_pytest(home: Path, sqlite_template: Path) -> Iterator[ForkedPytest]:
     env = {"PATH": "", "HOME": str(home), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    env |= {MIGRATED: str(sqlite_template), COMPILED: str(home)}
     command = [sys.executable, "-P", __file__]
     with subprocess.Popen(
         command, cwd=home, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True

@@ -111,6 +111,7 @@ class Stream(Iterator[Event]):
     ) -> None:
         self.events: list[Event] = []
         self.body = b""
+        self.retry: int | None = None  # milliseconds after which the server wants to be asked again
         self._unparsed = b""
         where = urlsplit(visitor.url)
         self._connection = HTTPConnection(where.hostname or "", where.port, timeout=visitor.timeout)
@@ -139,6 +140,8 @@ class Stream(Iterator[Event]):
                 if event := _event(block):
                     self.events.append(event)
                     return event
+                if block.startswith(b"retry: "):
+                    self.retry = int(block.splitlines()[0].removeprefix(b"retry: "))
                 continue
             with self._unbroken():
                 more = self._answer.read1(65536)

@@ -30,7 +30,7 @@ T = TypeVar("T")
 TIMEOUT_SECONDS = 120.0
 OFF = {
     f"AGENTAPP_{name}": "off"
-    for name in ("RATE_SESSION", "RATE_USER", "RATE_TENANT", "RATE_LOGIN", "CONCURRENT_USER")
+    for name in ("RATE_SESSION", "RATE_USER", "RATE_TENANT", "RATE_CHATS", "RATE_LOGIN", "CONCURRENT_USER")
 }
 
 

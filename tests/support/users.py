@@ -29,11 +29,14 @@ def without_limits(settings: Settings) -> Settings:
         rate_session=None,
         rate_user=None,
         rate_tenant=None,
+        rate_chats=None,
         rate_login=None,
         session_tokens=None,
         user_day_microusd=None,
         tenant_month_microusd=None,
         concurrent_user=None,
+        streams_user=None,
+        pages_user=None,
     )
 
 

@@ -138,7 +138,7 @@ def rush(
         assert let_go.wait(TIMEOUT_SECONDS)
         return told(request)
 
-    assert api.in_progress == 0
+    assert api.wait_until(lambda api: api.in_progress == 0)  # it may not know yet that it has answered
     api.respond_with(held)
     found = Rush()
     with ThreadPoolExecutor(len(sends)) as pool:

@@ -568,6 +568,44 @@ BUGS = (
         "",
         "tests/storage/test_room.py::test_a_nearly_full_disk_refuses_what_is_new_and_says_so_once[sqlite]",
     ),
+    Bug(
+        "a stream that takes a thread of the pages because its address is written in another way",
+        "agentapp/server/lanes.py",
+        "    return unquote(request.path)\n",
+        "    return str(request.path)\n",
+        "tests/server/test_lanes.py::test_each_kind_of_request_has_threads_of_its_own"
+        "[/chat/x/turns/y/event%73-anna-others4]",
+    ),
+    Bug(
+        "a queue of strangers without end",
+        "agentapp/server/lanes.py",
+        "        elif self.waiting > self._most_waiting:\n",
+        "        elif self.waiting > 10**9:\n",
+        "tests/server/test_lanes.py"
+        "::test_when_too_many_wait_the_newest_of_who_has_most_is_refused_and_nobody_else",
+    ),
+    Bug(
+        "a stranger with any cookie who may send as much as a user",
+        "agentapp/server/incoming_request.py",
+        "        self._max_body_bytes = MAX_BODY_BYTES_SIGNED_OUT if self.user is None else MAX_BODY_BYTES\n",
+        "        self._max_body_bytes = MAX_BODY_BYTES if self.cookies else MAX_BODY_BYTES_SIGNED_OUT\n",
+        "tests/server/test_incoming_request.py::test_a_body_that_is_too_long_is_not_waited_for[False]",
+    ),
+    Bug(
+        "the cookie of an ended login that takes up its owner's pages",
+        "agentapp/web/auth.py",
+        '        return None if kept.get("_user_id") in ended else _claimed_user(kept)\n',
+        "        return _claimed_user(kept)\n",
+        "tests/web/test_auth.py::test_a_cookie_of_an_ended_login_takes_nothing_of_its_owners_share",
+    ),
+    Bug(
+        "a signed-in user who makes room for strangers",
+        "agentapp/server/connections.py",
+        "        if stranger is not None:\n            return stranger\n",
+        "        return by_loss[0]\n",
+        "tests/server/test_connections.py"
+        "::test_strangers_make_room_before_anybody_who_signed_in_and_then_who_has_most_of_them",
+    ),
 )
 
 

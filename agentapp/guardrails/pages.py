@@ -25,11 +25,15 @@ class PageSlots:
         user = key_of("pages", user_id)
         number = self._seats.take(PAGE, user) if self.taken() < PAGES_WORKER else None
         if number is None:
-            raise _busy("server", PAGES_WORKER)
+            raise self.busy()
         if self._per_user is not None and self._seats.count_user(user) > self._per_user:
             self._seats.release(number)
             raise _busy("pages", self._per_user)
         return PageSlot(self._seats, number)
+
+    def busy(self) -> Busy:
+        """Why nothing more is taken in, whoever it is from."""
+        return _busy("server", PAGES_WORKER)
 
     def try_to_take(self, user_id: str) -> tuple[PageSlot | None, Busy | None]:
         """The slot, or why there is none: for a caller that cannot catch the error, because its modules were

@@ -36,10 +36,11 @@ class AnsweringWorker(ThreadWorker):  # type: ignore[misc]
         incoming = connection.incoming
         if connection.has_left_before_answer():
             raise ClientGone("the client did not wait for its answer")
-        try:
-            incoming.read_body()
-        except Exception as error:  # whatever gunicorn may raise for what a stranger sends
-            incoming.error = error
+        if incoming.error is None:
+            try:
+                incoming.read_body()
+            except Exception as error:  # whatever gunicorn may raise for what a stranger sends
+                incoming.error = error
         if incoming.error is None:
             return self.handle_request(incoming.request, connection)
         # Not what is wrong with it: the error quotes what was sent, which may be a cookie.
@@ -69,7 +70,7 @@ class AnsweringWorker(ThreadWorker):  # type: ignore[misc]
         self.nr += 1
         if self.nr >= self.max_requests and self.alive:
             self.alive = False
-        if not self.alive:
+        if not self.alive or connection.must_close:
             answer.force_close()
         pieces = self.wsgi(environ, answer.start_response)
         try:

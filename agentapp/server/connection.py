@@ -9,14 +9,13 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from agentapp.server.incoming_request import IncomingRequest
+from agentapp.server.incoming_request import IncomingRequest, UserOf, nobody
 from agentapp.server.limits import (
     BODY_BYTES_A_SECOND,
     BODY_GRACE_SECONDS,
     BODY_SECONDS,
     HEAD_SECONDS,
     MAX_LINGER_BYTES,
-    MAX_UNSENT_BYTES,
     SEND_SECONDS,
 )
 
@@ -36,16 +35,21 @@ class Connection:
     possible: ``MSG_DONTWAIT`` costs none, and `setblocking` would.
     """
 
-    def __init__(self, cfg: Any, sock: socket.socket, client: Any, server: Any) -> None:
+    def __init__(
+        self, cfg: Any, sock: socket.socket, client: Any, server: Any, user_of: UserOf = nobody
+    ) -> None:
         self.sock, self.client, self.server = sock, client, server
-        self._cfg = cfg
+        self._cfg, self._user_of = cfg, user_of
         self._requests = 0
         self._unsent = memoryview(b"")
         self._lingered = 0
+        self.user: str | None = None  # whose last request this was; None is a stranger
         self.waits: Any = None  # for what: see `connections.Waits`
         self.is_registered = False  # with the poller
         self.page_slot: Any = None  # or why there is none
-        self.after_answer: Callable[[], None] = _nothing  # gives back what was taken for the request
+        self.leave_lane: Callable[[], None] = _nothing  # when a thread has answered the request
+        self.may_be_dropped = False  # if its client has left: the same client has others under way
+        self.must_close = False  # after the answer
         self.keep = False  # after the answer, for another request
         self.deadline = 0.0
         self.since = 0.0  # when the request that comes in began
@@ -64,6 +68,10 @@ class Connection:
     @property
     def has_unsent(self) -> bool:
         return bool(self._unsent)
+
+    @property
+    def unsent_bytes(self) -> int:
+        return len(self._unsent)
 
     def receive(self, now: float, *, drop_if_left: bool = False) -> bool:
         """Read what is there. False if the connection is over. To ``drop_if_left`` costs a call, but a client
@@ -108,18 +116,16 @@ class Connection:
     def begin_next_request(self, now: float) -> None:
         """After an answer. The next request may have come together with the one that was answered."""
         rest = self.incoming.rest()
-        self.incoming, self.page_slot = self._next_request(), None
+        self.incoming = self._next_request()
         if rest:
             self.feed(rest, now)
 
     def has_left_before_answer(self) -> bool:
         """Whether nobody waits for the answer, and nothing is lost if there is none."""
-        return self.incoming.can_be_dropped() and self.has_left()
+        return self.may_be_dropped and self.incoming.can_be_dropped() and self.has_left()
 
     def has_left(self) -> bool:
-        """Whether the client has hung up. One that has only ended its sending looks the same: whoever does
-        that asks for the connection to be closed, or it does not know how to wait for an answer.
-        """
+        """Whether the client has hung up. One that has only ended its sending looks the same."""
         try:
             return self.sock.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT) == b""
         except BlockingIOError:
@@ -130,11 +136,10 @@ class Connection:
     def send(self, data: bytes, *, may_wait: bool = False) -> None:
         """Send it all, or raise `ClientGone` if the client takes nothing of it for too long.
 
-        If it ``may_wait``, a rest that is not too long is left for `send_rest`, and no thread waits.
+        If it ``may_wait``, the rest is left for `send_rest`, and no thread waits.
         """
-        most = MAX_UNSENT_BYTES if may_wait else 0
         unsent = self._try_to_send(memoryview(data))
-        while len(unsent) > most:
+        while unsent and not may_wait:
             if not self._wait_until_writable():
                 raise ClientGone("the client takes nothing of its answer")
             unsent = self._try_to_send(unsent)
@@ -179,12 +184,19 @@ class Connection:
         self.close()
 
     def close(self) -> None:
+        self.release_page_slot()
         with suppress(OSError):
             self.sock.close()
 
+    def release_page_slot(self) -> None:
+        """Not before the client has taken its answer, which takes memory until then."""
+        slot, self.page_slot = self.page_slot, None
+        if hasattr(slot, "release"):
+            slot.release()
+
     def _next_request(self) -> IncomingRequest:
         self._requests += 1
-        return IncomingRequest(self._cfg, self.client, self._requests)
+        return IncomingRequest(self._cfg, self.client, self._requests, self._user_of)
 
     def _try_to_send(self, data: memoryview) -> memoryview:
         """Gives the rest that could not be sent."""

@@ -6,7 +6,6 @@ None of them holds a thread. Those that a thread answers are not here.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 from enum import Enum
 
 from agentapp.server.connection import Connection
@@ -14,6 +13,7 @@ from agentapp.server.limits import (
     HALF_SENT_AFTER_SECONDS,
     HALF_SENT_WORKER,
     MAX_HALF_SENT_BYTES,
+    MAX_UNSENT_BYTES,
 )
 
 
@@ -79,13 +79,37 @@ class Connections:
                 spare, spare_bytes = spare - 1, spare_bytes - each.incoming.size
         return going
 
-    def to_make_room(self) -> Connection | None:
-        """The one that has the least to lose if a new connection needs its place."""
-        return next(self._in_order_of_loss(), None)
+    def too_much_unsent(self) -> list[Connection]:
+        """If the answers that clients are slow to take are too much together: the oldest of whoever has most
+        of them.
+        """
+        sending = self._groups[Waits.SENDING]
+        of_owner: Counter[str] = Counter()
+        for each in sending:
+            of_owner[each.user or each.address] += each.unsent_bytes
+        going: list[Connection] = []
+        left, total = list(sending), of_owner.total()
+        while total > MAX_UNSENT_BYTES:
+            owner = of_owner.most_common(1)[0][0]
+            oldest = next(each for each in left if (each.user or each.address) == owner)
+            left.remove(oldest)
+            going.append(oldest)
+            of_owner[owner] -= oldest.unsent_bytes
+            total -= oldest.unsent_bytes
+        return going
 
-    def _in_order_of_loss(self) -> Iterator[Connection]:
-        for waits in Waits:
-            yield from self._groups[waits]
+    def to_make_room(self) -> Connection | None:
+        """The one that has the least to lose if a new connection needs its place: a stranger's, or one of the
+        user who has most of them.
+        """
+        by_loss = [each for waits in Waits for each in self._groups[waits]]
+        if not by_loss:
+            return None
+        stranger = next((each for each in by_loss if each.user is None), None)
+        if stranger is not None:
+            return stranger
+        greedy = Counter(each.user for each in by_loss).most_common(1)[0][0]
+        return next(each for each in by_loss if each.user == greedy)
 
     def _has_too_many(self, count: int) -> bool:
         return self._half_sent_address is not None and count > self._half_sent_address

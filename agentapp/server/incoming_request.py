@@ -8,25 +8,40 @@ from __future__ import annotations
 
 import io
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 from gunicorn.http.body import ChunkedReader
-from gunicorn.http.errors import InvalidRequestLine, LimitRequestHeaders, NoMoreData
+from gunicorn.http.errors import InvalidChunkSize, InvalidRequestLine, LimitRequestHeaders, NoMoreData
 from gunicorn.http.parser import RequestParser
 from gunicorn.http.unreader import Unreader
 
-from agentapp.server.limits import MAX_BODY_BYTES, MAX_BODY_BYTES_SIGNED_OUT, MAX_HEAD_BYTES
+from agentapp.server.limits import (
+    MAX_BODY_BYTES,
+    MAX_BODY_BYTES_SIGNED_OUT,
+    MAX_CHUNKS,
+    MAX_HEAD_BYTES,
+)
 
 MAX_CHUNK_LINE_BYTES = 8190
 MAX_CHUNKED_OVERHEAD = 2  # times as long as what it holds: a chunked body that is longer is refused
+
+UserOf = Callable[[str], str | None]
+
+
+def nobody(cookies: str) -> None:
+    """Whose cookies these are, where nobody can sign in."""
 
 
 class IncomingRequest:
     """Feed it what the client sends until it ``is_whole``. Then either there is an ``error``, or ``request``
     is gunicorn's request with its body.
+
+    ``user_of`` says whose request it is, by its cookies; None means a stranger's.
     """
 
-    def __init__(self, cfg: Any, client: Any, number: int) -> None:
+    def __init__(self, cfg: Any, client: Any, number: int, user_of: UserOf = nobody) -> None:
+        self._user_of = user_of
         self._received = _Received()
         self._parser = RequestParser(cfg, (), client)
         self._parser.unreader = self._received
@@ -36,6 +51,7 @@ class IncomingRequest:
         self._missing_bytes = 0
         self._max_body_bytes = 0
         self.request: Any = None
+        self.user: str | None = None
         self.error: Exception | None = None
         self.is_whole = False
         self.size = 0  # of what was fed
@@ -50,6 +66,11 @@ class IncomingRequest:
     @property
     def cookies(self) -> str:
         return "; ".join(value for name, value in self._headers if name == "COOKIE")
+
+    def forwarded_address(self, proxies: int) -> str | None:
+        """Who sent it, as told by the outermost of so many proxies; None if they tell nothing."""
+        told = ",".join(value for name, value in self._headers if name == "X-FORWARDED-FOR").split(",")
+        return told[-proxies].strip() or None if 0 < proxies <= len(told) else None
 
     @property
     def body_so_far(self) -> bytes:
@@ -124,7 +145,8 @@ class IncomingRequest:
 
     def _expect_body(self) -> None:
         request, reader = self.request, self.request.body.reader
-        self._max_body_bytes = MAX_BODY_BYTES if self.cookies else MAX_BODY_BYTES_SIGNED_OUT
+        self.user = self._user_of(self.cookies)
+        self._max_body_bytes = MAX_BODY_BYTES_SIGNED_OUT if self.user is None else MAX_BODY_BYTES
         if isinstance(reader, ChunkedReader):
             self._chunks = _ChunkedEnd()
         else:
@@ -146,6 +168,8 @@ class IncomingRequest:
             self.is_whole = (
                 self._chunks.is_found or self.body_size > MAX_CHUNKED_OVERHEAD * self._max_body_bytes
             )
+            if self._chunks.count > MAX_CHUNKS:
+                self.error, self.is_whole = InvalidChunkSize(b"too many chunks"), True
 
 
 class _Received(Unreader):  # type: ignore[misc]
@@ -169,10 +193,11 @@ class _ChunkedEnd:
         self._skip = 0  # bytes of the chunk's data, and the line end after it
         self._is_in_trailers = False
         self.is_found = False
+        self.count = 0  # of lines: one for each chunk and each trailer
 
     def feed(self, data: bytes) -> None:
         self._buffer += data
-        while not self.is_found and self._skip_data():
+        while not self.is_found and self.count <= MAX_CHUNKS and self._skip_data():
             end = self._buffer.find(b"\r\n")
             if end < 0:
                 self.is_found = len(self._buffer) > MAX_CHUNK_LINE_BYTES
@@ -188,6 +213,7 @@ class _ChunkedEnd:
         return not self._skip
 
     def _read_line(self, line: bytes) -> None:
+        self.count += 1
         if self._is_in_trailers:
             self.is_found = not line
             return

@@ -9,22 +9,41 @@ import re
 from collections import Counter, deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
-from urllib.parse import unquote_plus
+from typing import Any, NamedTuple
+from urllib.parse import unquote, unquote_plus
 
 # A page takes a processor for milliseconds and hardly ever waits. With more threads at once each would only
 # take longer.
 PAGE_THREADS = 16
 STRANGER_THREADS = 2
 SIGN_IN_THREADS = 2
+STOP_THREADS = 8
+# How many requests may wait in each lane. Together with those at work they must be fewer than the connections
+# of a worker, or what waits would take the place of everything else.
+STRANGERS_WAITING = 1024
+SIGN_INS_WAITING = 128
+PAGES_WAITING = 256
+LONG_WAITING = 256
+LONG_WAITING_EACH = 64  # of one user
+STOPS_WAITING = 64
+HEALTH_WAITING = 256
 HEALTH_PATHS = ("/livez", "/readyz")
 # What takes long: the thread streams, or waits for the answer.
 LONG_PATHS = ("/messages", "/retry", "/events")
+STOP_PATH = "/stop"  # the thread waits for the turn to end
+STATIC_PATH = "/static/"
 SIGN_IN_PATH = "/login"
+SIGN_IN_BYTES = 16 * 1024  # of the body: the name is looked for there
+NAME_BYTES = 256
 USERNAME = re.compile(rb'(?:^|&)username=([^&]*)|"username"\s*:\s*"([^"]*)"')
 UNREAD_NAME = "?"
 
-Job = Callable[[], None]
+
+class Job(NamedTuple):
+    """Exactly one of the two is called, once: ``run`` in a thread, or ``refuse`` if too many wait."""
+
+    run: Callable[[], None]
+    refuse: Callable[[], None]
 
 
 class Lane:
@@ -33,11 +52,23 @@ class Lane:
     The others wait, without a thread, in a queue of that key. A thread that is free takes from the
     queues in turn: so a key that sends a thousand at once delays its own and nobody else's.
 
-    In a lane that ``is_patient`` nothing begins before `start` is called.
+    In a lane that ``is_patient`` nothing begins before `start` is called. If more than ``most_waiting`` wait,
+    the newest of the key with the most of them is refused. Of one key at most ``each_waiting`` wait.
     """
 
-    def __init__(self, name: str, threads: int, each: int, *, is_patient: bool = False) -> None:
+    def __init__(
+        self,
+        name: str,
+        threads: int,
+        each: int,
+        most_waiting: int,
+        each_waiting: int | None = None,
+        *,
+        is_patient: bool = False,
+    ) -> None:
         self._is_patient = is_patient
+        self._most_waiting, self._each_waiting = most_waiting, each_waiting or most_waiting
+        self.waiting = 0
         self._pool = ThreadPoolExecutor(threads, f"agentapp-{name}")
         self.each, self._free = each, threads
         self._at_work: Counter[str] = Counter()
@@ -62,18 +93,20 @@ class Lane:
         Within a key, its parts take turns, and of a part that has a name one job is at work at once.
         """
         self._queues.setdefault(key, _Queue()).add(part, job)
+        self.waiting += 1
         self._let_take_turns(key)
         if not self._is_patient:
             self.start()
+        if self._queues[key].waiting > self._each_waiting:
+            self._refuse_newest(key)
+        elif self.waiting > self._most_waiting:
+            self._refuse_newest(max(self._queues, key=lambda each: self._queues[each].waiting))
 
     def done(self, key: str, part: str = "") -> None:
         self._free += 1
         self._at_work[key] -= 1
         self._queues[key].done(part)
-        if not self._at_work[key]:
-            del self._at_work[key]
-            if not self._queues[key].waiting:
-                del self._queues[key]
+        self._forget_if_empty(key)
         self._let_take_turns(key)
         if not self._is_patient:
             self.start()
@@ -92,10 +125,25 @@ class Lane:
             key = next(iter(self._next))
             del self._next[key]
             job = self._queues[key].take()
+            self.waiting -= 1
             self._free -= 1
             self._at_work[key] += 1
             self._let_take_turns(key)
-            self._pool.submit(job)
+            self._pool.submit(job.run)
+
+    def _refuse_newest(self, key: str) -> None:
+        job = self._queues[key].take_newest()
+        self.waiting -= 1
+        if not self._queues[key].can_start:
+            self._next.pop(key, None)
+        self._forget_if_empty(key)
+        job.refuse()
+
+    def _forget_if_empty(self, key: str) -> None:
+        if not self._at_work[key]:
+            del self._at_work[key]
+            if not self._queues[key].waiting:
+                del self._queues[key]
 
 
 class _Queue:
@@ -125,20 +173,32 @@ class _Queue:
         self.waiting -= 1
         return job
 
+    def take_newest(self) -> Job:
+        """Of the part that has the most."""
+        part = max(self._parts, key=lambda each: len(self._parts[each]))
+        job = self._parts[part].pop()
+        if not self._parts[part]:
+            del self._parts[part]
+        self.waiting -= 1
+        return job
+
     def done(self, part: str) -> None:
         self._at_work.discard(part)
 
 
 class Lanes:
-    """Health checks, sign-ins, strangers, pages and turns never wait for each other."""
+    """Health checks, sign-ins, strangers, pages, stops and turns never wait for each other."""
 
     def __init__(self, threads: int) -> None:
-        self._long = Lane("long", threads, threads)
-        self.pages = Lane("page", PAGE_THREADS, PAGE_THREADS // 4)
-        self.strangers = Lane("stranger", STRANGER_THREADS, STRANGER_THREADS, is_patient=True)
+        self._long = Lane("long", threads, threads, LONG_WAITING, LONG_WAITING_EACH)
+        self._stops = Lane("stop", STOP_THREADS, STOP_THREADS // 4, STOPS_WAITING)
+        self.pages = Lane("page", PAGE_THREADS, PAGE_THREADS // 4, PAGES_WAITING)
+        self.strangers = Lane(
+            "stranger", STRANGER_THREADS, STRANGER_THREADS, STRANGERS_WAITING, is_patient=True
+        )
         # Each takes a processor for a tenth of a second: nobody's page waits for that.
-        self._sign_ins = Lane("sign-in", SIGN_IN_THREADS, SIGN_IN_THREADS, is_patient=True)
-        self._health = {path: Lane(path[1:], 1, 1) for path in HEALTH_PATHS}
+        self._sign_ins = Lane("sign-in", SIGN_IN_THREADS, SIGN_IN_THREADS, SIGN_INS_WAITING, is_patient=True)
+        self._health = {path: Lane(path[1:], 1, 1, HEALTH_WAITING) for path in HEALTH_PATHS}
 
     def limit_long(self, each: int) -> None:
         """How many long requests of one user may be at work at once."""
@@ -151,13 +211,16 @@ class Lanes:
 
     def lane_for(self, request: Any, user: str | None) -> Lane:
         """``request`` is None if it could not be read."""
-        if request is not None and request.path in self._health:
-            return self._health[request.path]
+        path = "" if request is None else path_of(request)
+        if path in self._health:
+            return self._health[path]
         if request is not None and is_sign_in(request):
             return self._sign_ins
         if user is None or request is None:
             return self.strangers
-        return self._long if request.path.endswith(LONG_PATHS) else self.pages
+        if path.endswith(STOP_PATH):
+            return self._stops
+        return self._long if path.endswith(LONG_PATHS) else self.pages
 
     @property
     def can_start_strangers(self) -> bool:
@@ -172,18 +235,29 @@ class Lanes:
 
     def shutdown(self, wait: bool) -> None:
         """By this name because gunicorn calls it."""
-        for lane in (self._long, self.pages, self.strangers, self._sign_ins, *self._health.values()):
+        lanes = (self._long, self._stops, self.pages, self.strangers, self._sign_ins)
+        for lane in (*lanes, *self._health.values()):
             lane.shutdown(wait)
 
 
+def path_of(request: Any) -> str:
+    """As the application will see it: ``/event%73`` is the same as ``/events`` there."""
+    return unquote(request.path)
+
+
 def is_sign_in(request: Any) -> bool:
-    return bool(request.method == "POST" and request.path == SIGN_IN_PATH)
+    return bool(request.method == "POST" and path_of(request) == SIGN_IN_PATH)
+
+
+def is_static(request: Any) -> bool:
+    return path_of(request).startswith(STATIC_PATH)
 
 
 def name_signed_in_with(body: bytes) -> str:
     """By which sign-ins from one address take turns: otherwise who sends two hundred of them for one name
     would make everybody else there wait. What cannot be read here, such as a multipart form, is one name.
     """
-    found = USERNAME.search(body)
-    name = unquote_plus((found[1] or found[2] or b"").decode(errors="replace")) if found else ""
+    found = USERNAME.search(body[:SIGN_IN_BYTES])
+    raw = (found[1] or found[2] or b"")[:NAME_BYTES] if found else b""
+    name = unquote_plus(raw.decode(errors="replace"))
     return name.strip().casefold() or UNREAD_NAME

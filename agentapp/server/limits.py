@@ -11,7 +11,7 @@ SEND_SECONDS = 30.0  # without the client taking anything of its answer
 LINGER_SECONDS = 2.0  # for the client to hang up, after an answer that was the last one
 MAX_LINGER_BYTES = 256 * 1024
 
-# Between two requests. A client that did not send a cookie is a stranger and has nothing to lose.
+# Between two requests. A client that has not signed in is a stranger and has nothing to lose.
 KEEPALIVE_SECONDS = 75.0
 STRANGER_KEEPALIVE_SECONDS = 25.0
 STOPPING_KEEPALIVE_SECONDS = 2.0  # a request may be on its way already
@@ -24,7 +24,8 @@ MAX_HEAD_BYTES = 64 * 1024
 MAX_BODY_BYTES = 1024 * 1024
 MAX_BODY_BYTES_SIGNED_OUT = 16 * 1024
 MAX_HALF_SENT_BYTES = 64 * 1024 * 1024  # of all half-sent requests of one worker together
-MAX_UNSENT_BYTES = 512 * 1024  # of one answer; a longer rest keeps the thread that wrote it
+MAX_UNSENT_BYTES = 128 * 1024 * 1024  # of all answers that clients of one worker are slow to take
+MAX_CHUNKS = 1_000  # of one request: each takes time, however small it is
 
 # In the WSGI environment of a request that could not be read: its status, and what is wrong with it. So that
 # such a request is answered by the application too, in the same form as any other error.

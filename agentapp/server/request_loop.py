@@ -18,9 +18,10 @@ from typing import Any
 
 from agentapp.logs import described
 from agentapp.server.answering import AnsweringWorker
-from agentapp.server.connection import Connection
+from agentapp.server.connection import ClientGone, Connection
 from agentapp.server.connections import Connections, Waits
-from agentapp.server.lanes import Lane, Lanes, is_sign_in, name_signed_in_with
+from agentapp.server.incoming_request import UserOf, nobody
+from agentapp.server.lanes import Job, Lanes, is_sign_in, is_static, name_signed_in_with
 from agentapp.server.limits import (
     HEAD_SECONDS,
     KEEPALIVE_SECONDS,
@@ -38,14 +39,13 @@ LEFT_TO_OTHERS_SECONDS = 0.02
 ACCEPTED_AT_ONCE = 16
 ACCEPTED_WHEN_FULL = 100
 MANY_AT_ONCE = 4  # in one round of the loop: then it is worth asking who of them has left already
-STRANGERS_WAIT_SECONDS = 0.1  # at most, while there is always something else to do
+STRANGERS_WAIT_SECONDS = 0.02  # at most, while there is always something else to do
+NO_DESCRIPTORS_SECONDS = 0.1  # for which nothing is accepted if there is no room and nothing can make any
 STREAMS_THAT_GIVE_WAY = 8
 SEND_BUFFER_BYTES = 64 * 1024  # in the kernel: a client is slow if it does not take a third in SEND_SECONDS
 NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
-UserOf = Callable[[str], str | None]
 TakeSlot = Callable[[str], tuple[Any, Any]]
-STATIC_PATH = "/static/"
 
 
 class RequestLoop(AnsweringWorker):
@@ -53,11 +53,13 @@ class RequestLoop(AnsweringWorker):
 
     def init_process(self) -> None:
         self._connections = Connections()
-        self._user_of: UserOf = lambda cookies: None
+        self._user_of: UserOf = nobody
         self._take_page_slot: TakeSlot = lambda user: (None, None)
+        self._busy_answers: tuple[bytes, bytes] = (b"", b"")
+        self._trusted_proxies = 0
         self._received = 0  # requests or parts of them, in this round of the loop
         self._answering = 0  # requests that a thread has, or that wait for one
-        self._accept_at = self._sweep_at = self._strangers_at = 0.0
+        self._accept_at = self._sweep_at = self._strangers_at = self._no_room_until = 0.0
         self._addresses: dict[Any, Any] = {}  # of the listeners
         super().init_process()
 
@@ -68,13 +70,17 @@ class RequestLoop(AnsweringWorker):
         self,
         user_of: UserOf,
         take_page_slot: TakeSlot,
+        busy_answers: tuple[bytes, bytes],
         half_sent_address: int | None,
         streams_user: int | None,
+        trusted_proxies: int,
     ) -> None:
         """``user_of`` says whose request it is, by its cookies; None means a stranger's. ``take_page_slot``
-        gives a slot for a page of this user's, or why there is none.
+        gives a slot for a page of this user's, or why there is none. ``busy_answers`` are what a script and
+        a person are told if there is no place in a queue for their request.
         """
         self._user_of, self._take_page_slot = user_of, take_page_slot
+        self._busy_answers, self._trusted_proxies = busy_answers, trusted_proxies
         if half_sent_address is not None:
             # Each worker has its part, so that the limit holds for all of them together.
             self._connections.limit_half_sent(ceil(half_sent_address / self.cfg.workers))
@@ -112,10 +118,12 @@ class RequestLoop(AnsweringWorker):
         """For events. New connections are among them, unless all threads of this worker are taken: then the
         other workers have a moment to take what they could serve at once.
         """
+        now = time.monotonic()
+        if now < self._no_room_until:
+            return LEFT_TO_OTHERS_SECONDS
         if not self.tpool.are_full:
             self.set_accept_enabled(True)
             return LOOP_SECONDS
-        now = time.monotonic()
         if self._accepting:
             self.set_accept_enabled(False)
             self._accept_at = now + LEFT_TO_OTHERS_SECONDS
@@ -144,6 +152,8 @@ class RequestLoop(AnsweringWorker):
             self._go_on(self._end_late, connection)
         for connection in self._connections.too_many(now):
             self._close(connection)
+        for connection in self._connections.too_much_unsent():
+            self._abort(connection)
 
     def _stop_listening(self) -> None:
         """At once, so that a proxy sends new requests elsewhere. What has come already is still served."""
@@ -174,13 +184,14 @@ class RequestLoop(AnsweringWorker):
             sock, client = listener.accept()
         except OSError as error:
             if error.errno in NO_DESCRIPTORS:
-                return self._make_room()
+                return self._make_room() or self._pause_accepting()
             if error.errno in (errno.EAGAIN, errno.EWOULDBLOCK, errno.ECONNABORTED):
                 return False
             raise
-        if len(self._connections) + self._answering >= self.worker_connections:
-            self._make_room()
-        connection = Connection(self.cfg, sock, client, self._addresses[listener])
+        if len(self._connections) + self._answering >= self.worker_connections and not self._make_room():
+            sock.close()
+            return True
+        connection = Connection(self.cfg, sock, client, self._addresses[listener], self._user_of)
         connection.deadline = time.monotonic() + HEAD_SECONDS
         self._go_on(self._receive, connection)
         return True
@@ -190,6 +201,12 @@ class RequestLoop(AnsweringWorker):
         if connection is not None:
             self._close(connection)
         return connection is not None
+
+    def _pause_accepting(self) -> bool:
+        """Otherwise the loop would do nothing but try to accept the next one."""
+        self.set_accept_enabled(False)
+        self._no_room_until = time.monotonic() + NO_DESCRIPTORS_SECONDS
+        return False
 
     def _go_on(self, step: Callable[[Connection], None], connection: Connection, _: Any = None) -> None:
         """Whatever goes wrong with one connection must not end the worker, which has those of others."""
@@ -215,29 +232,47 @@ class RequestLoop(AnsweringWorker):
         self._wait(connection, waits, selectors.EVENT_READ, self._receive)
 
     def _answer_in_thread(self, connection: Connection) -> None:
-        request = connection.incoming.request
-        user = self._user_of(connection.incoming.cookies)
-        lane, key, part = self.tpool.lane_for(request, user), user or connection.address, ""
+        incoming = connection.incoming
+        request, user, part = incoming.request, incoming.user, ""
+        address = incoming.forwarded_address(self._trusted_proxies) or connection.address
+        lane, key = self.tpool.lane_for(request, user), user or address
         if request is not None and is_sign_in(request):
-            key, part = connection.address, name_signed_in_with(connection.incoming.body_so_far)
-        if lane.in_flight(key) and connection.has_left_before_answer():
+            key, part = address, name_signed_in_with(incoming.body_so_far)
+        connection.may_be_dropped = lane.in_flight(key) > 0
+        if connection.has_left_before_answer():
             self._close(connection)  # who sends many and leaves pays for none of them
             return
         self._wait_no_more(connection)
-        self._answering += 1
-        slot = None
-        if lane is self.tpool.pages and not request.path.startswith(STATIC_PATH):
+        connection.user = user
+        # Otherwise a stranger who sends many requests at once would never make room for others.
+        connection.must_close = lane is self.tpool.strangers and lane.waiting > 0
+        if lane is self.tpool.pages and not is_static(request):
             slot, refusal = self._take_page_slot(key)
             connection.page_slot = slot or refusal
             if refusal is not None:
                 lane = self.tpool.strangers  # it need not wait for the user's other requests
-        connection.after_answer = partial(_leave, lane, key, part, slot)
-        lane.add(key, partial(self.handle, connection), part)
+        connection.leave_lane = partial(lane.done, key, part)
+        self._answering += 1
+        lane.add(key, Job(partial(self.handle, connection), partial(self._refuse, connection)), part)
+
+    def _refuse(self, connection: Connection) -> None:
+        """Too many requests wait already. It is said without a thread."""
+        self._answering -= 1
+        connection.deadline, connection.keep = time.monotonic() + SEND_SECONDS, False
+        self._go_on(self._send_busy, connection)
+
+    def _send_busy(self, connection: Connection) -> None:
+        try:
+            connection.send(self._busy_answers[connection.incoming.wants_page], may_wait=True)
+        except ClientGone:
+            self._close(connection)
+        else:
+            self._send_rest(connection)
 
     def finish_request(self, connection: Connection, keep: bool, is_gone: bool) -> None:
         """A thread has answered; the main loop goes on from here."""
         self._answering -= 1
-        connection.after_answer()
+        connection.leave_lane()
         if is_gone:
             connection.abort()
         else:
@@ -248,16 +283,20 @@ class RequestLoop(AnsweringWorker):
     def _send_rest(self, connection: Connection) -> None:
         if not connection.send_rest(time.monotonic()):
             self._close(connection)
-        elif connection.has_unsent:
+            return
+        if connection.has_unsent:
             self._wait(connection, Waits.SENDING, selectors.EVENT_WRITE, self._send_rest)
-        elif connection.keep:
+            return
+        connection.release_page_slot()
+        if connection.keep:
             self._keep(connection)
         else:
             self._linger(connection)
 
     def _keep(self, connection: Connection) -> None:
         now = time.monotonic()
-        seconds = KEEPALIVE_SECONDS if connection.incoming.cookies else STRANGER_KEEPALIVE_SECONDS
+        is_known = connection.user is not None or self._trusted_proxies  # a proxy's may be anybody's next
+        seconds = KEEPALIVE_SECONDS if is_known else STRANGER_KEEPALIVE_SECONDS
         connection.deadline = now + (seconds if self.alive else STOPPING_KEEPALIVE_SECONDS)
         connection.begin_next_request(now)
         self._go_on_receiving(connection)
@@ -281,8 +320,7 @@ class RequestLoop(AnsweringWorker):
             connection.incoming.error = TooSlow()
             self._answer_in_thread(connection)
         elif waits is Waits.SENDING:
-            self._wait_no_more(connection)
-            connection.abort()
+            self._abort(connection)
         else:
             self._close(connection)
 
@@ -304,8 +342,6 @@ class RequestLoop(AnsweringWorker):
         self._wait_no_more(connection)
         connection.close()
 
-
-def _leave(lane: Lane, key: str, part: str, page_slot: Any) -> None:
-    lane.done(key, part)
-    if page_slot is not None:
-        page_slot.release()
+    def _abort(self, connection: Connection) -> None:
+        self._wait_no_more(connection)
+        connection.abort()

@@ -34,13 +34,15 @@ class TurnWorker(RequestLoop):
     def run(self) -> None:
         app = self._app()
         if app is not None:
-            settings = app.settings
-            user_of = self.wsgi.extensions["agentapp.user_of"]
+            settings, extensions = app.settings, self.wsgi.extensions
+            busy_answer = extensions["agentapp.busy_answer"]
             self.configure(
-                user_of,
+                extensions["agentapp.user_of"],
                 app.pages.try_to_take,
+                (busy_answer(False), busy_answer(True)),
                 half_sent_address=settings.half_sent_address,
                 streams_user=settings.streams_user,
+                trusted_proxies=settings.trusted_proxies,
             )
         super().run()
         while not self._drain(self.cfg.graceful_timeout):

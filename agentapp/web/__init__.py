@@ -4,7 +4,19 @@ from __future__ import annotations
 
 from flask import Flask
 
-from agentapp.web import auth, chat, headers, health, hooks, incoming, origins, pages, problems, turns
+from agentapp.web import (
+    auth,
+    chat,
+    headers,
+    health,
+    hooks,
+    incoming,
+    origins,
+    overload,
+    pages,
+    problems,
+    turns,
+)
 
 
 def init_app(app: Flask) -> None:
@@ -16,6 +28,7 @@ def init_app(app: Flask) -> None:
     origins.init_app(app)
     auth.init_app(app)
     pages.init_app(app)
+    overload.init_app(app)
     app.register_blueprint(health.blueprint)
     app.register_blueprint(auth.blueprint)
     app.register_blueprint(chat.blueprint)

@@ -8,7 +8,18 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, cast
 
-from flask import Blueprint, Flask, Response, g, redirect, render_template, request, session, url_for
+from flask import (
+    Blueprint,
+    Flask,
+    Response,
+    current_app,
+    g,
+    redirect,
+    render_template,
+    request,
+    session,
+    url_for,
+)
 from flask.sessions import SecureCookieSessionInterface
 from flask.typing import ResponseReturnValue
 from flask_login import LoginManager, UserMixin, current_user, login_user, logout_user
@@ -20,6 +31,7 @@ from agentapp.errors import BadRequest, GuardrailRefused, NotFound, WrongPasswor
 from agentapp.storage.accounts import LOGIN_LIFETIME, SETUP_LINK_USED
 from agentapp.storage.names import normalise_name
 from agentapp.storage.values import User
+from agentapp.web.ended_logins import EndedLogins
 from agentapp.web.incoming import field, json_csrf_token, local_path, next_field
 from agentapp.web.known_browser import known_browser, remember_browser
 from agentapp.web.negotiation import wants_page
@@ -77,10 +89,11 @@ def init_app(app: Flask) -> None:
     manager.session_protection = None
     manager.user_loader(_load_login)
     _Csrf(app)
-    app.extensions["agentapp.user_of"] = _make_user_of(app)
+    app.extensions["agentapp.ended_logins"] = ended = EndedLogins()
+    app.extensions["agentapp.user_of"] = _make_user_of(app, ended)
 
 
-def _make_user_of(app: Flask) -> Callable[[str], str | None]:
+def _make_user_of(app: Flask, ended: EndedLogins) -> Callable[[str], str | None]:
     signer = SecureCookieSessionInterface().get_signing_serializer(app)
     name, max_age = app.config["SESSION_COOKIE_NAME"], int(LOGIN_LIFETIME.total_seconds())
 
@@ -95,7 +108,7 @@ def _make_user_of(app: Flask) -> Callable[[str], str | None]:
             kept = signer.loads(value, max_age=max_age)
         except BadSignature:
             return None
-        return _claimed_user(kept)
+        return None if kept.get("_user_id") in ended else _claimed_user(kept)
 
     return user_of
 
@@ -196,4 +209,7 @@ def _start_login(user: User, token: str) -> None:
 
 def _load_login(token: str) -> SignedIn | None:
     user = parts().accounts.user_of(token)
-    return SignedIn(user, token) if user else None
+    if user is None:
+        current_app.extensions["agentapp.ended_logins"].add(token)
+        return None
+    return SignedIn(user, token)

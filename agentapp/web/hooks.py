@@ -7,7 +7,7 @@ from contextlib import ExitStack
 
 from flask import Flask, g, request
 
-from agentapp.errors import Busy, LoginRequired
+from agentapp.errors import BadRequest, Busy, LoginRequired
 from agentapp.isolation import RequestScope, Scope, UserScope, new_id
 from agentapp.logs import described
 from agentapp.server.limits import PAGE_SLOT
@@ -39,6 +39,8 @@ def open_scope() -> None:
     # Before the database is asked who it is, so that nobody fills the worker with that question.
     if request.endpoint not in STREAMS:
         _take_page_slot(stack)
+    elif PAGE_SLOT in request.environ:
+        raise BadRequest("Write this address without percent signs.")  # it has a page's thread
     user = signed_in_user()
     if user is not None:
         g.user = user

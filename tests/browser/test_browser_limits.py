@@ -117,7 +117,7 @@ def test_a_pause_counts_down_and_ends_by_itself_and_the_next_message_works(opene
         return PROBE in notice(page)
 
     page.until(counted)
-    assert len(seen) >= 3, "the clock stood still"
+    assert len(seen) >= 2, "the clock stood still"
     assert seen == sorted(seen, reverse=True)
     assert all(len(digits) == 4 and digits.startswith("0:0") for digits in seen)
     changed = page.driver.execute_script("return window.changed")

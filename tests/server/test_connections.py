@@ -9,6 +9,7 @@ import pytest
 from gunicorn.config import Config
 
 from agentapp.server import connection as module
+from agentapp.server import connections as connections_module
 from agentapp.server.connection import ClientGone, Connection
 from agentapp.server.connections import Connections, Waits
 from agentapp.server.limits import (
@@ -19,10 +20,10 @@ from agentapp.server.limits import (
     HALF_SENT_WORKER,
     HEAD_SECONDS,
     MAX_HALF_SENT_BYTES,
-    MAX_UNSENT_BYTES,
 )
 
 NOW = 1000.0
+LONG_ANSWER_BYTES = 5_000_000
 POST = b"POST /login HTTP/1.1\r\nHost: a\r\nCookie: a=b\r\nContent-Length: 100000\r\n\r\n"
 
 
@@ -118,11 +119,46 @@ def test_those_with_the_least_to_lose_make_room_first() -> None:
     assert connections.to_make_room() is None
 
 
-def test_an_answer_that_nobody_reads_is_left_to_the_main_loop_up_to_a_limit(
+def test_strangers_make_room_before_anybody_who_signed_in_and_then_who_has_most_of_them() -> None:
+    connections = Connections()
+    strangers = [half_sent("a") for _ in Waits]
+    for connection, waits in zip(strangers, Waits, strict=True):
+        connections.add(connection, waits)
+    mine, greedy = [half_sent("a")], [half_sent("a") for _ in range(3)]
+    for user, owned in (("anna", mine), ("greedy", greedy)):
+        for connection in owned:
+            connection.user = user
+            connections.add(connection, Waits.IDLE)
+    gone = []
+    while (connection_or_none := connections.to_make_room()) is not None:
+        connections.remove(connection_or_none)
+        gone.append(connection_or_none)
+    assert gone[:4] == strangers
+    assert gone[4:6] == greedy[:2]
+    assert set(gone[6:]) == {mine[0], greedy[2]}
+
+
+def test_answers_that_nobody_takes_have_a_limit_and_who_has_most_of_them_loses_the_oldest(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    connections = Connections()
+    mine, greedy = half_sent("a"), [half_sent("a") for _ in range(5)]
+    mine._unsent = memoryview(bytes(300))
+    mine.user = "anna"
+    connections.add(mine, Waits.SENDING)
+    for each in greedy:
+        each.user, each._unsent = "greedy", memoryview(bytes(200))
+        connections.add(each, Waits.SENDING)
+    assert connections.too_much_unsent() == []
+    monkeypatch.setattr(connections_module, "MAX_UNSENT_BYTES", 800)
+    assert connections.too_much_unsent() == greedy[:3]
+
+
+def test_an_answer_that_nobody_reads_is_left_to_the_main_loop_however_long_it_is(
     pair: tuple[Connection, socket.socket],
 ) -> None:
     connection, client = pair
-    connection.send(b"x" * MAX_UNSENT_BYTES, may_wait=True)
+    connection.send(b"x" * LONG_ANSWER_BYTES, may_wait=True)
     assert connection.has_unsent
     client.settimeout(10)
     came = 0
@@ -130,9 +166,9 @@ def test_an_answer_that_nobody_reads_is_left_to_the_main_loop_up_to_a_limit(
         came += len(client.recv(65536))
         assert connection.send_rest(NOW)
     client.settimeout(0)
-    while came < MAX_UNSENT_BYTES:
+    while came < LONG_ANSWER_BYTES:
         came += len(client.recv(65536))
-    assert came == MAX_UNSENT_BYTES
+    assert came == LONG_ANSWER_BYTES
 
 
 def test_a_reader_who_takes_nothing_loses_its_connection(

@@ -8,6 +8,7 @@ import socket
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -19,6 +20,7 @@ from agentapp.web.headers import CONTENT_POLICY
 from tests.server.test_incoming_request import MALFORMED, UNREADABLE
 from tests.support.attacks import (
     attacked,
+    connected,
     half_bodies,
     half_headers,
     no_hang_up,
@@ -173,6 +175,46 @@ def test_of_one_address_only_so_many_half_sent_requests_are_kept_but_any_number_
     assert {answer.status for answer in office} == {200}
     for sock in strangers:
         sock.close()
+
+
+def test_a_stranger_who_sends_many_requests_at_once_makes_room_for_others_after_each(running: Server) -> None:
+    """Otherwise such a connection could never be closed for another one."""
+    strangers = [connect(running) for _ in range(60)]
+    for stranger in strangers:
+        stranger.sendall(b"GET /login HTTP/1.1\r\nHost: a\r\n\r\n" * 50)
+    answers = [read_all(stranger) for stranger in strangers]
+    assert all(b" 200 OK\r\n" in answer for answer in answers)
+    assert sum(answer.count(b" 200 OK\r\n") for answer in answers) < 10 * len(strangers)
+    for stranger in strangers:
+        stranger.close()
+
+
+def test_a_stream_takes_no_pages_thread_however_its_address_is_written(running: Server) -> None:
+    """A user's pages have four threads of a worker: eight streams in them would leave none."""
+    (seat,) = seats(running.url, ["carl"])
+    message = Stream(seat.visitor, f"/chat/{seat.chat}/messages", {"message": "/long 1000"}).upto(1)
+    path = f"/chat/{seat.chat}/turns/{message.turn_id}/event%73"
+    followers = [Stream(seat.visitor, path).upto(1) for _ in range(12)]
+    assert {follower.status for follower in followers} == {200}
+    assert replace(seat.visitor, timeout=10).get("/chat").status == 200
+    for stream in (message, *followers):
+        stream.leave()
+    seat.visitor.post(f"/chat/{seat.chat}/turns/{message.turn_id}/stop")
+
+
+def test_an_answer_that_is_not_taken_is_one_of_the_users_pages_and_nobody_elses(running: Server) -> None:
+    dora, anna = seats(running.url, ["dora", "anna"])
+    assert dora.visitor.send(dora.chat, "\N{CHESTNUT}" * 30_000).status == 200
+    cookies = "; ".join(f"{name}={value}" for name, value in dora.visitor.cookies.items())
+    ask = f"GET /chat/{dora.chat}/export.json HTTP/1.1\r\nHost: a\r\nCookie: {cookies}\r\n\r\n"
+    where = urlsplit(running.url)
+    unread = [connected((where.hostname or "", where.port or 0), ask.encode(), 2048) for _ in range(16)]
+    wait_for(lambda: dora.visitor.get("/chat", "application/json").status == 503)
+    for _ in range(20):
+        assert anna.visitor.get("/chat").status == 200
+    for sock in unread:
+        sock.close()
+    wait_for(lambda: dora.visitor.get("/chat").status == 200)
 
 
 def test_a_worker_whose_threads_are_taken_leaves_what_comes_to_the_other(

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentapp.server.incoming_request import IncomingRequest
-from agentapp.server.limits import MAX_BODY_BYTES, MAX_BODY_BYTES_SIGNED_OUT, MAX_HEAD_BYTES
+from agentapp.server.limits import MAX_BODY_BYTES, MAX_BODY_BYTES_SIGNED_OUT, MAX_CHUNKS, MAX_HEAD_BYTES
 from agentapp.server.unreadable import TooSlow, problem_with, stand_in_for
 
 CLIENT = ("127.0.0.1", 5000)
@@ -53,8 +53,12 @@ UNREADABLE = {
 }
 
 
+def user_of(cookies: str) -> str | None:
+    return "anna" if cookies == "signed-in=anna" else None
+
+
 def incoming(*pieces: bytes) -> IncomingRequest:
-    made = IncomingRequest(Config(), CLIENT, 1)
+    made = IncomingRequest(Config(), CLIENT, 1, user_of)
     for piece in pieces:
         made.feed(piece)
     return made
@@ -112,7 +116,7 @@ def test_what_broke_off_is_a_400_and_what_took_too_long_a_408() -> None:
 @pytest.mark.parametrize("signed_in", [False, True])
 def test_a_body_that_is_too_long_is_not_waited_for(signed_in: bool) -> None:
     most = MAX_BODY_BYTES if signed_in else MAX_BODY_BYTES_SIGNED_OUT
-    head = HEAD + (b"Cookie: a=b\r\n" if signed_in else b"")
+    head = HEAD + (b"Cookie: signed-in=anna\r\n" if signed_in else b"Cookie: a=b\r\n")
     assert not incoming(head + b"Content-Length: %d\r\n\r\n" % most).is_whole
     too_long = incoming(head + b"Content-Length: %d\r\n\r\n" % (most + 1))
     assert too_long.is_whole
@@ -142,3 +146,30 @@ def test_an_unreadable_request_is_answered_in_the_form_it_asked_for(accept: byte
     request = stand_in_for(made, Config(), CLIENT)
     assert dict(request.headers)["ACCEPT"] == kind
     assert request.should_close()
+
+
+def test_a_body_in_too_many_chunks_is_refused_before_they_are_read() -> None:
+    made = incoming(CHUNKED + b"1\r\na\r\n" * (MAX_CHUNKS - 1))
+    assert not made.is_whole
+    made.feed(b"1\r\na\r\n" * 100)
+    assert made.is_whole
+    assert isinstance(made.error, errors.InvalidChunkSize)
+
+
+@pytest.mark.parametrize(
+    ("headers", "proxies", "address"),
+    [
+        (b"", 1, None),
+        (b"X-Forwarded-For: 192.0.2.1\r\n", 0, None),
+        (b"X-Forwarded-For: 192.0.2.1\r\n", 1, "192.0.2.1"),
+        (b"X-Forwarded-For: forged, 192.0.2.1\r\n", 1, "192.0.2.1"),
+        (b"X-Forwarded-For: forged\r\nX-Forwarded-For: 192.0.2.1\r\n", 1, "192.0.2.1"),
+        (b"X-Forwarded-For: 192.0.2.1, 192.0.2.2\r\n", 2, "192.0.2.1"),
+        (b"X-Forwarded-For: 192.0.2.1\r\n", 2, None),
+    ],
+)
+def test_who_sent_it_is_what_the_trusted_proxies_tell(
+    headers: bytes, proxies: int, address: str | None
+) -> None:
+    made = incoming(b"GET /login HTTP/1.1\r\nHost: a\r\n" + headers + b"\r\n")
+    assert made.forwarded_address(proxies) == address

@@ -10,21 +10,23 @@ from types import SimpleNamespace
 
 import pytest
 
-from agentapp.server.lanes import Lane, Lanes, name_signed_in_with
+from agentapp.server.lanes import Job, Lane, Lanes, name_signed_in_with
 
 
 class Recorder:
     """A lane whose jobs say who they are for, and end when told to."""
 
-    def __init__(self, threads: int, each: int) -> None:
-        self.lane = Lane("test", threads, each)
+    def __init__(self, threads: int, each: int, *waiting: int) -> None:
+        self.lane = Lane("test", threads, each, *(waiting or (1_000,)))
         self.begun: list[str] = []
+        self.refused: list[str] = []
         self._changed = threading.Condition()
         self._ends: dict[str, list[threading.Event]] = {}
 
     def add(self, key: str, count: int = 1, part: str = "") -> None:
         for _ in range(count):
-            self.lane.add(key, partial(self._run, key + part), part)
+            job = Job(partial(self._run, key + part), partial(self.refused.append, key + part))
+            self.lane.add(key, job, part)
 
     def end_one(self, key: str, part: str = "") -> None:
         self._ends[key + part].pop().set()
@@ -50,8 +52,8 @@ class Recorder:
 
 
 @contextmanager
-def recorded(threads: int, each: int) -> Iterator[Recorder]:
-    recorder = Recorder(threads, each)
+def recorded(threads: int, each: int, *waiting: int) -> Iterator[Recorder]:
+    recorder = Recorder(threads, each, *waiting)
     try:
         yield recorder
     finally:
@@ -104,6 +106,46 @@ def test_keys_take_turns_however_many_parts_one_has() -> None:
         assert lane.wait_for(2)[-1] == "there.anna"
 
 
+def test_when_too_many_wait_the_newest_of_who_has_most_is_refused_and_nobody_else() -> None:
+    with recorded(1, 1, 10) as lane:
+        lane.add("anna", 11)
+        lane.add("berta", 3)
+        assert lane.refused == ["anna"] * 3
+        assert (lane.lane.waiting, lane.lane.in_flight("anna"), lane.lane.in_flight("berta")) == (10, 8, 3)
+        lane.add("carl", 50)
+        assert lane.lane.in_flight("berta") == 3, "who has little loses nothing"
+        assert lane.lane.waiting == 10
+
+
+def test_of_one_key_only_so_many_wait() -> None:
+    with recorded(1, 1, 10, 4) as lane:
+        lane.add("anna", 100)
+        assert lane.lane.waiting == 4
+        lane.add("berta", 2)
+        assert lane.refused == ["anna"] * 95
+
+
+def test_of_a_key_the_part_that_has_most_is_refused() -> None:
+    with recorded(1, 1, 6) as lane:
+        lane.add("here", 6, ".anna")
+        lane.add("here", 2, ".berta")
+        assert lane.refused == ["here.anna"]
+        lane.add("here", 5, ".anna")
+        assert set(lane.refused) == {"here.anna"}
+
+
+def test_a_lane_that_refused_everybody_keeps_nothing_of_them() -> None:
+    with recorded(1, 1, 0) as lane:
+        for key in map(str, range(20)):
+            lane.add(key)
+        assert (lane.wait_for(1), len(lane.refused)) == (["0"], 19)
+        lane.end_one("0")
+        assert not lane.lane._queues
+        assert not lane.lane._at_work
+        assert not lane.lane._next
+        assert not lane.lane.waiting
+
+
 @pytest.mark.parametrize(
     ("body", "name"),
     [
@@ -114,6 +156,8 @@ def test_keys_take_turns_however_many_parts_one_has() -> None:
         (b"xusername=ann", "?"),
         (b"username=", "?"),
         (b"\xff\0", "?"),
+        (b"username=" + b"%41" * 1_000, "a" * 85 + "%"),
+        (b"password=" + b"x" * 20_000 + b"&username=ann", "?"),
         (b"", "?"),
     ],
 )
@@ -152,6 +196,8 @@ def test_a_lane_that_was_emptied_keeps_nothing() -> None:
         ("/login", None, ["/chat", "/livez"]),
         ("/chat", "anna", ["/login", "/chat/x/messages"]),
         ("/chat/x/turns/y/events", "anna", ["/chat", "/login"]),
+        ("/chat/x/turns/y/event%73", "anna", ["/chat", "/login"]),
+        ("/chat/x/turns/y/stop", "anna", ["/chat", "/login", "/chat/x/messages"]),
     ],
 )
 def test_each_kind_of_request_has_threads_of_its_own(path: str, user: str | None, others: list[str]) -> None:

@@ -73,6 +73,11 @@ def no_hang_up_at_once(count: int) -> Attack:
     return lambda where: [connected(where, _answered_request(number)) for number in range(count)]
 
 
+def pipelined(count: int, each: int) -> Attack:
+    """Whole requests, many at once on each connection, and the answers are not read."""
+    return lambda where: [connected(where, _answered_request(0) * each) for _ in range(count)]
+
+
 def _answered_request(number: int) -> bytes:
     close = b"Connection: close\r\n" if number % 2 else b""
     return b"GET /login HTTP/1.1\r\nHost: a\r\n" + close + b"\r\n"

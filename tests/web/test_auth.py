@@ -622,3 +622,15 @@ def test_the_server_knows_whose_cookie_it_is_and_believes_no_other(app: Flask, a
         "\0",
     ):
         assert user_of(cookies) is None, cookies
+
+
+def test_a_cookie_of_an_ended_login_takes_nothing_of_its_owners_share(app: Flask, ann: Person) -> None:
+    """The server asks whose cookie it is before anybody looks into the database."""
+    user_of = app.extensions["agentapp.user_of"]
+    kept = cookie_of(ann.browser)
+    owner = user_of(f"agentapp={kept}")
+    assert owner is not None
+    ann.post("/logout")
+    assert with_cookie(app, kept).get("/chat", headers=JSON).status_code == 401
+    assert user_of(f"agentapp={kept}") is None
+    assert user_of(f"agentapp={cookie_of(sign_in(app, 'ann').browser)}") == owner

@@ -1,0 +1,37 @@
+"""The answer to a request that finds no place in any queue of the server, which sends it without a thread."""
+
+from __future__ import annotations
+
+from flask import Flask, Response, render_template
+
+from agentapp.web.headers import add_headers
+from agentapp.web.parts import parts
+from agentapp.web.problems import problem_answer, problem_of
+
+
+def init_app(app: Flask) -> None:
+    """It is the same for everybody: the server makes one for scripts and one for people when it starts."""
+
+    def busy_answer(wants_page: bool) -> bytes:
+        with app.test_request_context(headers={"Accept": "application/json"}):
+            return _as_bytes(_answer(wants_page))
+
+    app.extensions["agentapp.busy_answer"] = busy_answer
+
+
+def _answer(wants_page: bool) -> Response:
+    problem = problem_of(parts().pages.busy())
+    answer = problem_answer(problem)
+    if wants_page:
+        # Not one of our other pages: they have a token in them that is for one person alone.
+        answer.data = render_template("busy.html", problem=problem)
+        answer.mimetype = "text/html"
+    add_headers(answer)
+    del answer.headers["X-Request-ID"]
+    return answer
+
+
+def _as_bytes(answer: Response) -> bytes:
+    lines = [f"HTTP/1.1 {answer.status}", "Server: gunicorn", "Connection: close"]
+    lines += [f"{name}: {value}" for name, value in answer.headers]
+    return "\r\n".join((*lines, "", "")).encode("latin-1") + answer.get_data()

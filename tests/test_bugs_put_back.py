@@ -262,8 +262,8 @@ BUGS = (
     Bug(
         "one user's failures take the model away from all",
         "agentapp/guardrails/outage.py",
-        "        return self.users_failing(now) >= self.policy.users and bad",
-        "        return sum(failures.values()) >= self.policy.users and bad",
+        "            self.users_failing(now) >= self.policy.users\n",
+        "            sum(failures.values()) >= self.policy.users\n",
         "tests/guardrails/test_outage.py::test_one_user_never_takes_the_model_away_however_often_it_fails",
     ),
     Bug(
@@ -279,6 +279,44 @@ BUGS = (
         "    if (left := outage.seconds_without_probe(who, breaker.cooldown, now)) > 0:\n",
         "    if (left := 0.0) > 0:\n",
         "tests/guardrails/test_admission.py::test_who_failed_is_not_the_one_who_probes",
+    ),
+    Bug(
+        "one tenant makes up the share that shuts the model for all",
+        "agentapp/guardrails/outage.py",
+        "self._is_share(_without_most(tenants), good)",
+        "True",
+        "tests/guardrails/test_outage.py::test_one_tenant_does_not_make_up_the_share_for_a_few_others[3-False]",
+    ),
+    Bug(
+        "who stops one probe after the other keeps the model shut",
+        "agentapp/guardrails/admission.py",
+        '    if result.status != "interrupted":\n',
+        "    if False:\n",
+        "tests/guardrails/test_admission.py"
+        "::test_who_ends_a_probe_before_its_first_word_does_not_get_the_next[result0]",
+    ),
+    Bug(
+        "a probe that was answered and then stopped proves nothing",
+        "agentapp/guardrails/admission.py",
+        '    if result.verdict == "succeeded" or result.usage.output_tokens > 0:\n',
+        '    if result.verdict == "succeeded":\n',
+        "tests/guardrails/test_admission.py"
+        "::test_one_word_of_the_model_in_a_probe_shows_that_it_works_however_the_turn_ends[stopped-nobody]",
+    ),
+    Bug(
+        "who deletes the chat of a probe gets the next one",
+        "agentapp/turns/abandoned.py",
+        '            result = _charged(chat, running, TurnResult("stopped"))\n',
+        '            result = _charged(chat, running, TurnResult("interrupted"))\n',
+        "tests/turns/test_turn.py::test_deleting_the_chat_of_a_probe_is_stopping_it",
+    ),
+    Bug(
+        "a tenant stays shut though the model works for all others",
+        "agentapp/guardrails/admission.py",
+        "_asked_about_model(tenant, who, now, works=works)",
+        "_asked_about_model(tenant, who, now)",
+        "tests/guardrails/test_admission.py"
+        "::test_a_tenant_tries_again_when_the_model_was_seen_to_work_for_others",
     ),
     Bug(
         "each tenant that tries makes all others wait longer",

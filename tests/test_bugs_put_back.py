@@ -431,10 +431,18 @@ BUGS = (
     Bug(
         "one tenant takes all streams",
         "agentapp/guardrails/streams.py",
-        "        if self._seats.count_tenant_here(tenant) >= share:\n",
+        "        if taken >= share:\n",
         "        if False:\n",
         "tests/guardrails/test_streams.py"
         "::test_a_tenant_leaves_an_eighth_to_a_first_one_of_another_and_half_when_others_want_some",
+    ),
+    Bug(
+        "one tenant takes all that followers may have",
+        "agentapp/guardrails/streams.py",
+        "        if taken >= share_of_kind and ",
+        "        if False and ",
+        "tests/guardrails/test_streams.py"
+        "::test_of_each_kind_too_a_tenant_leaves_half_to_others_who_want_some[follow-20]",
     ),
     Bug(
         "a stream that another worker has displaced goes on",

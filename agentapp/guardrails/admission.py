@@ -53,6 +53,10 @@ class Reservation:
     # What its first model call is expected to cost. It is charged if the worker dies and has not stored more.
     first_call_tokens: int = 0
     first_call_microusd: int = 0
+    # When the turn began. What it costs counts for that day and month, whoever charges or corrects it, and
+    # whenever. (``at`` may be some seconds earlier, before midnight.) Older rows have none: what they cost
+    # counts for the day on which it is charged.
+    begun: float | None = None
 
     @property
     def microusd(self) -> int:
@@ -117,6 +121,7 @@ def admit(cells: TurnCells, who: Person, max_cost: MaxCost, now: float) -> tuple
         user_generation=user.breaker.generation,
         provider_generation=provider.breaker.generation,
         tenant_generation=tenant.breaker.generation,
+        begun=now,
     )
 
 
@@ -125,12 +130,12 @@ def settle(
 ) -> TurnCells:
     """The cells after the turn: what was reserved is given back, real usage is counted, breakers are told."""
     session, user, tenant, provider = cells
-    at, cost = reservation.at, result.charged_microusd
+    at, begun, cost = reservation.at, reservation.begun, result.charged_microusd
     provider = replace(provider, bulkhead=provider.bulkhead.leave(at, now))
     provider = _told_about_model(provider, reservation.provider_generation, who, result, now)
     tenant = replace(
         tenant,
-        budget=tenant.budget.settle(Hold(at, reservation.tenant_microusd), cost, now),
+        budget=tenant.budget.settle(Hold(at, reservation.tenant_microusd), cost, now, begun),
         bulkhead=tenant.bulkhead.leave(at, now),
     )
     tenant = _told_about_model(tenant, reservation.tenant_generation, who, result, now)
@@ -143,13 +148,13 @@ def settle(
         replace(
             session,
             breaker=_breaker_after(session.breaker, reservation.session_generation, verdict, now),
-            budget=session.budget.settle(Hold(at, reservation.tokens), result.usage.total_tokens, now),
+            budget=session.budget.settle(Hold(at, reservation.tokens), result.usage.total_tokens, now, begun),
             tools=session.tools_after(result.tool_calls),
         ),
         replace(
             user,
             breaker=_breaker_after(user.breaker, reservation.user_generation, verdict, now),
-            budget=user.budget.settle(Hold(at, reservation.user_microusd), cost, now),
+            budget=user.budget.settle(Hold(at, reservation.user_microusd), cost, now, begun),
             bulkhead=user.bulkhead.leave(at, now),
         ),
         tenant,
@@ -157,18 +162,20 @@ def settle(
     )
 
 
-def charge(cells: TurnCells, result: TurnResult, now: float) -> TurnCells:
-    """Only the usage: for a turn that went on spending after its reservation was given back."""
+def charge(cells: TurnCells, result: TurnResult, now: float, begun: float | None = None) -> TurnCells:
+    """Only the usage: for a turn that went on spending after its reservation was given back, or that was
+    charged too much then. ``begun`` is that of its reservation.
+    """
     session, user, tenant, provider = cells
     cost = result.charged_microusd
     return TurnCells(
         replace(
             session,
-            budget=session.budget.charge(result.usage.total_tokens, now),
+            budget=session.budget.charge(result.usage.total_tokens, now, begun),
             tools=session.tools_after(result.tool_calls),
         ),
-        replace(user, budget=user.budget.charge(cost, now)),
-        replace(tenant, budget=tenant.budget.charge(cost, now)),
+        replace(user, budget=user.budget.charge(cost, now, begun)),
+        replace(tenant, budget=tenant.budget.charge(cost, now, begun)),
         provider,
     )
 

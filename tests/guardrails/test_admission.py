@@ -129,8 +129,9 @@ class World:
     def give_back(self, turn: Begun, now: float) -> None:
         self.end(turn, INTERRUPTED, now)
 
-    def charge(self, session: str, result: TurnResult, now: float) -> None:
-        self.save(session, charge(self.cells(session), result, now))
+    def charge(self, turn: Begun, result: TurnResult, now: float) -> None:
+        cells = charge(self.cells(turn.session), result, now, turn.reservation.begun)
+        self.save(turn.session, cells)
 
     def turn(self, session: str, status: Status, now: float, blame: Blame = "provider") -> None:
         self.end(self.begin(session, now), TurnResult(status, blame=blame), now)
@@ -190,6 +191,7 @@ class NaiveCell:
 @dataclass
 class NaiveTurn:
     session: str
+    began: float
     epochs: tuple[int, int, int, int]  # of the session, the user, the tenant, the provider
     reserved: list[Reserved]
     amounts: tuple[int, int, int]
@@ -248,12 +250,12 @@ class NaiveWorld:
         for cell in (chat, user, tenant):
             cell.bucket.hits.append(now)
         epochs = tuple(cell.breaker.probe_now(now) for cell in four)
-        return NaiveTurn(session, epochs, reserved, tuple(amounts))  # type: ignore[arg-type]
+        return NaiveTurn(session, now, epochs, reserved, tuple(amounts))  # type: ignore[arg-type]
 
     def end(self, turn: NaiveTurn, end: TurnResult, now: float) -> None:
         for one in turn.reserved:
             one.given_back = True
-        self.charge(turn.session, end, now)
+        self.charge(turn, end)
         chat, user, tenant, provider = self.cells(turn.session)
         self._tell_about_model(provider, turn.epochs[3], turn.session, end, now)
         self._tell_about_model(tenant, turn.epochs[2], turn.session, end, now)
@@ -262,14 +264,15 @@ class NaiveWorld:
         chat.breaker.tell(turn.epochs[0], now, told)
         user.breaker.tell(turn.epochs[1], now, told)
 
-    def charge(self, session: str, end: TurnResult, now: float) -> None:
-        chat, user, tenant, _ = self.cells(session)
+    def charge(self, turn: NaiveTurn, end: TurnResult) -> None:
+        """It counts for the day on which the turn began, whatever day it is now."""
+        chat, user, tenant, _ = self.cells(turn.session)
         for cell, amount in (
             (chat, end.usage.total_tokens),
             (user, end.charged_microusd),
             (tenant, end.charged_microusd),
         ):
-            cell.budget.spent.append((now, amount))
+            cell.budget.spent.append((turn.began, amount))
         for name, calls in end.tool_calls:
             chat.tools[name] = chat.tools.get(name, 0) + calls
 
@@ -323,6 +326,7 @@ class AdmissionMachine(RuleBasedStateMachine):
         self.clock, self.world, self.naive = Clock(), World(policies), NaiveWorld(policies)
         self.running: list[tuple[Begun, NaiveTurn]] = []
         self.dead: list[tuple[Begun, NaiveTurn]] = []
+        self.ended: list[tuple[Begun, NaiveTurn, TurnResult]] = []
 
     @rule(seconds=STEPS)
     def time_passes(self, seconds: float) -> None:
@@ -362,8 +366,12 @@ class AdmissionMachine(RuleBasedStateMachine):
     @rule(data=st.data(), result=RESULTS)
     def a_turn_ends(self, data: st.DataObject, result: TurnResult) -> None:
         turn, naive = self.running.pop(data.draw(st.integers(0, len(self.running) - 1)))
+        self._end(turn, naive, result)
+
+    def _end(self, turn: Begun, naive: NaiveTurn, result: TurnResult) -> None:
         self.naive.end(naive, result, self.clock.now)
         self.world.end(turn, result, self.clock.now)
+        self.ended.append((turn, naive, result))
 
     @rule(session=st.sampled_from(SESSIONS), result=RESULTS)
     def a_message_is_sent_and_answered(self, session: str, result: TurnResult) -> None:
@@ -371,8 +379,7 @@ class AdmissionMachine(RuleBasedStateMachine):
         self.a_message_is_sent(session, PLENTY)
         if len(self.running) > before:
             turn, naive = self.running.pop()
-            self.naive.end(naive, result, self.clock.now)
-            self.world.end(turn, result, self.clock.now)
+            self._end(turn, naive, result)
 
     @rule(count=st.integers(3, 4))
     def the_model_fails_for_several_people(self, count: int) -> None:
@@ -396,10 +403,19 @@ class AdmissionMachine(RuleBasedStateMachine):
         self.naive.end(naive, INTERRUPTED, self.clock.now)
         self.world.give_back(turn, self.clock.now)
 
-    @rule(session=st.sampled_from(SESSIONS), result=RESULTS)
-    def a_turn_that_was_given_up_goes_on_spending(self, session: str, result: TurnResult) -> None:
-        self.naive.charge(session, result, self.clock.now)
-        self.world.charge(session, result, self.clock.now)
+    @precondition(lambda self: self.ended)
+    @rule(data=st.data(), truth=RESULTS)
+    def a_turn_that_was_given_up_turns_out_to_have_spent_more_or_less(
+        self, data: st.DataObject, truth: TurnResult
+    ) -> None:
+        turn, naive, charged = self.ended.pop(data.draw(st.integers(0, len(self.ended) - 1)))
+        rest = replace(
+            truth,
+            usage=Usage(truth.usage.total_tokens - charged.usage.total_tokens),
+            charged_microusd=truth.charged_microusd - charged.charged_microusd,
+        )
+        self.naive.charge(naive, rest)
+        self.world.charge(turn, rest, self.clock.now)
 
     @rule(
         session=st.sampled_from(SESSIONS),
@@ -550,6 +566,28 @@ def test_settling_charges_exactly_what_was_used_be_it_less_or_more() -> None:
     cells = world.cells("A1x")
     assert [cell.budget.used(START) for cell in cells[:3]] == [351, 702, 702]
     assert [cell.budget.holds.amount(START) for cell in cells[:3]] == [0, 0, 0]
+
+
+def test_a_turn_counts_for_the_day_on_which_it_began_and_so_does_what_is_corrected_later() -> None:
+    """It begins a second before midnight, at the end of a month. Its estimate was too high."""
+    world, midnight = World(TIGHT), START + 1.5 * HOUR
+    turn = world.begin("A1x", midnight - 1)
+    world.end(turn, used(90, 300), midnight + 5)
+    world.end(world.begin("A1y", midnight + 10), used(10, 50), midnight + 11)
+    world.charge(turn, used(-60, -200), midnight + 12)
+    cells = world.cells("A1x")
+    assert [cell.budget.used(midnight - 1) for cell in cells[:3]] == [30, 100, 100]
+    assert [cell.budget.used(midnight + 12) for cell in cells[1:3]] == [50, 50]
+
+
+def test_a_turn_that_begins_just_after_midnight_counts_for_the_new_day() -> None:
+    """Although the slot of what it reserved began before."""
+    slots_of_eleven_seconds = {scope: replace(policy, lease=176.0) for scope, policy in TIGHT.items()}
+    world, midnight = World(slots_of_eleven_seconds), START + 1.5 * HOUR
+    turn = world.begin("A1x", midnight + 1)
+    assert turn.reservation.at < midnight
+    world.end(turn, used(10, 50), midnight + 2)
+    assert world.cells("A1x").user.budget.used(midnight + 2) == 50
 
 
 @pytest.mark.parametrize(

@@ -276,7 +276,7 @@ BUGS = (
     Bug(
         "who failed takes every probe",
         "agentapp/guardrails/admission.py",
-        "    if (left := outage.seconds_without_probe(who, breaker.cooldown, now)) > 0:\n",
+        "    if (left := outage.seconds_without_probe(who, cooldown, now)) > 0:\n",
         "    if (left := 0.0) > 0:\n",
         "tests/guardrails/test_admission.py::test_who_failed_is_not_the_one_who_probes",
     ),
@@ -355,6 +355,14 @@ BUGS = (
         "        tokens = result.usage.total_tokens\n",
         "tests/turns/test_turn.py::"
         "test_a_dead_turn_is_given_back_once_when_the_next_message_comes[after the next]",
+    ),
+    Bug(
+        "what was charged yesterday is taken off today",
+        "agentapp/guardrails/budget.py",
+        "        period = current if at is None else _period(self.allowance.period, at)\n",
+        "        period = current\n",
+        "tests/guardrails/test_budget.py"
+        "::test_a_correction_counts_for_the_period_in_which_it_was_charged[day]",
     ),
     Bug(
         "a clock that is put back keeps a chat paused",

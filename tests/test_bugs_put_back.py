@@ -262,8 +262,8 @@ BUGS = (
     Bug(
         "one user's failures take the model away from all",
         "agentapp/guardrails/outage.py",
-        "        return self.users_failing(now) >= self.policy.users and bad",
-        "        return sum(failures.values()) >= self.policy.users and bad",
+        "            self.users_failing(now) >= self.policy.users\n",
+        "            sum(failures.values()) >= self.policy.users\n",
         "tests/guardrails/test_outage.py::test_one_user_never_takes_the_model_away_however_often_it_fails",
     ),
     Bug(
@@ -276,9 +276,47 @@ BUGS = (
     Bug(
         "who failed takes every probe",
         "agentapp/guardrails/admission.py",
-        "    if (left := outage.seconds_without_probe(who, breaker.cooldown, now)) > 0:\n",
+        "    if (left := outage.seconds_without_probe(who, cooldown, now)) > 0:\n",
         "    if (left := 0.0) > 0:\n",
         "tests/guardrails/test_admission.py::test_who_failed_is_not_the_one_who_probes",
+    ),
+    Bug(
+        "one tenant makes up the share that shuts the model for all",
+        "agentapp/guardrails/outage.py",
+        "self._is_share(_without_most(tenants), good)",
+        "True",
+        "tests/guardrails/test_outage.py::test_one_tenant_does_not_make_up_the_share_for_a_few_others[3-False]",
+    ),
+    Bug(
+        "who stops one probe after the other keeps the model shut",
+        "agentapp/guardrails/admission.py",
+        '    if result.status != "interrupted":\n',
+        "    if False:\n",
+        "tests/guardrails/test_admission.py"
+        "::test_who_ends_a_probe_before_its_first_word_does_not_get_the_next[result0]",
+    ),
+    Bug(
+        "a probe that was answered and then stopped proves nothing",
+        "agentapp/guardrails/admission.py",
+        '    if result.verdict == "succeeded" or result.usage.output_tokens > 0:\n',
+        '    if result.verdict == "succeeded":\n',
+        "tests/guardrails/test_admission.py"
+        "::test_one_word_of_the_model_in_a_probe_shows_that_it_works_however_the_turn_ends[stopped-nobody]",
+    ),
+    Bug(
+        "who deletes the chat of a probe gets the next one",
+        "agentapp/turns/abandoned.py",
+        '            result = _charged(chat, running, TurnResult("stopped"))\n',
+        '            result = _charged(chat, running, TurnResult("interrupted"))\n',
+        "tests/turns/test_turn.py::test_deleting_the_chat_of_a_probe_is_stopping_it",
+    ),
+    Bug(
+        "a tenant stays shut though the model works for all others",
+        "agentapp/guardrails/admission.py",
+        "_asked_about_model(tenant, who, now, works=works)",
+        "_asked_about_model(tenant, who, now)",
+        "tests/guardrails/test_admission.py"
+        "::test_a_tenant_tries_again_when_the_model_was_seen_to_work_for_others",
     ),
     Bug(
         "each tenant that tries makes all others wait longer",
@@ -317,6 +355,14 @@ BUGS = (
         "        tokens = result.usage.total_tokens\n",
         "tests/turns/test_turn.py::"
         "test_a_dead_turn_is_given_back_once_when_the_next_message_comes[after the next]",
+    ),
+    Bug(
+        "what was charged yesterday is taken off today",
+        "agentapp/guardrails/budget.py",
+        "        period = current if at is None else _period(self.allowance.period, at)\n",
+        "        period = current\n",
+        "tests/guardrails/test_budget.py"
+        "::test_a_correction_counts_for_the_period_in_which_it_was_charged[day]",
     ),
     Bug(
         "a clock that is put back keeps a chat paused",
@@ -393,10 +439,18 @@ BUGS = (
     Bug(
         "one tenant takes all streams",
         "agentapp/guardrails/streams.py",
-        "        if self._seats.count_tenant_here(tenant) >= share:\n",
+        "        if taken >= share:\n",
         "        if False:\n",
         "tests/guardrails/test_streams.py"
         "::test_a_tenant_leaves_an_eighth_to_a_first_one_of_another_and_half_when_others_want_some",
+    ),
+    Bug(
+        "one tenant takes all that followers may have",
+        "agentapp/guardrails/streams.py",
+        "        if taken >= share_of_kind and ",
+        "        if False and ",
+        "tests/guardrails/test_streams.py"
+        "::test_of_each_kind_too_a_tenant_leaves_half_to_others_who_want_some[follow-20]",
     ),
     Bug(
         "a stream that another worker has displaced goes on",

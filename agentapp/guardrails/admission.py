@@ -53,6 +53,10 @@ class Reservation:
     # What its first model call is expected to cost. It is charged if the worker dies and has not stored more.
     first_call_tokens: int = 0
     first_call_microusd: int = 0
+    # When the turn began. What it costs counts for that day and month, whoever charges or corrects it, and
+    # whenever. (``at`` may be some seconds earlier, before midnight.) Older rows have none: what they cost
+    # counts for the day on which it is charged.
+    begun: float | None = None
 
     @property
     def microusd(self) -> int:
@@ -77,13 +81,14 @@ def admit(cells: TurnCells, who: Person, max_cost: MaxCost, now: float) -> tuple
     the one that explains most.
     """
     session, user, tenant, provider = cells
+    works = _is_seen_to_work_since_it_opened(tenant, provider, now)
     scope = "provider"
     try:
         provider = replace(
             provider, breaker=_asked_about_model(provider, who, now), bulkhead=provider.bulkhead.enter(now)
         )
         if not tenant.breaker.forced:
-            tenant = replace(tenant, breaker=_asked_about_model(tenant, who, now))
+            tenant = replace(tenant, breaker=_asked_about_model(tenant, who, now, works=works))
         scope = "session"
         session, tokens = _reserved(session, max_cost.tokens, now)
         scope = "user"
@@ -116,6 +121,7 @@ def admit(cells: TurnCells, who: Person, max_cost: MaxCost, now: float) -> tuple
         user_generation=user.breaker.generation,
         provider_generation=provider.breaker.generation,
         tenant_generation=tenant.breaker.generation,
+        begun=now,
     )
 
 
@@ -124,12 +130,12 @@ def settle(
 ) -> TurnCells:
     """The cells after the turn: what was reserved is given back, real usage is counted, breakers are told."""
     session, user, tenant, provider = cells
-    at, cost = reservation.at, result.charged_microusd
+    at, begun, cost = reservation.at, reservation.begun, result.charged_microusd
     provider = replace(provider, bulkhead=provider.bulkhead.leave(at, now))
     provider = _told_about_model(provider, reservation.provider_generation, who, result, now)
     tenant = replace(
         tenant,
-        budget=tenant.budget.settle(Hold(at, reservation.tenant_microusd), cost, now),
+        budget=tenant.budget.settle(Hold(at, reservation.tenant_microusd), cost, now, begun),
         bulkhead=tenant.bulkhead.leave(at, now),
     )
     tenant = _told_about_model(tenant, reservation.tenant_generation, who, result, now)
@@ -142,13 +148,13 @@ def settle(
         replace(
             session,
             breaker=_breaker_after(session.breaker, reservation.session_generation, verdict, now),
-            budget=session.budget.settle(Hold(at, reservation.tokens), result.usage.total_tokens, now),
+            budget=session.budget.settle(Hold(at, reservation.tokens), result.usage.total_tokens, now, begun),
             tools=session.tools_after(result.tool_calls),
         ),
         replace(
             user,
             breaker=_breaker_after(user.breaker, reservation.user_generation, verdict, now),
-            budget=user.budget.settle(Hold(at, reservation.user_microusd), cost, now),
+            budget=user.budget.settle(Hold(at, reservation.user_microusd), cost, now, begun),
             bulkhead=user.bulkhead.leave(at, now),
         ),
         tenant,
@@ -156,18 +162,20 @@ def settle(
     )
 
 
-def charge(cells: TurnCells, result: TurnResult, now: float) -> TurnCells:
-    """Only the usage: for a turn that went on spending after its reservation was given back."""
+def charge(cells: TurnCells, result: TurnResult, now: float, begun: float | None = None) -> TurnCells:
+    """Only the usage: for a turn that went on spending after its reservation was given back, or that was
+    charged too much then. ``begun`` is that of its reservation.
+    """
     session, user, tenant, provider = cells
     cost = result.charged_microusd
     return TurnCells(
         replace(
             session,
-            budget=session.budget.charge(result.usage.total_tokens, now),
+            budget=session.budget.charge(result.usage.total_tokens, now, begun),
             tools=session.tools_after(result.tool_calls),
         ),
-        replace(user, budget=user.budget.charge(cost, now)),
-        replace(tenant, budget=tenant.budget.charge(cost, now)),
+        replace(user, budget=user.budget.charge(cost, now, begun)),
+        replace(tenant, budget=tenant.budget.charge(cost, now, begun)),
         provider,
     )
 
@@ -188,44 +196,80 @@ def _breaker_after(breaker: Breaker, generation: int, verdict: Verdict, now: flo
     return breaker.abandoned(generation, now)
 
 
-def _asked_about_model(cell: Cell, who: Person, now: float) -> Breaker:
+def _is_seen_to_work_since_it_opened(tenant: Cell, provider: Cell, now: float) -> bool:
+    """Whether the model has answered others since the tenant's breaker opened. While it is down for everybody
+    that says nothing.
+    """
+    opened = tenant.breaker.opened
+    if opened is None or provider.breaker.opened is not None:
+        return False
+    return provider.outage.answered_since(opened, now)
+
+
+def _asked_about_model(cell: Cell, who: Person, now: float, *, works: bool = False) -> Breaker:
     """The breaker of the provider or of the tenant after it let the turn through. If it is open: a tenant of
     which nobody failed may try at once, one turn at a time; of a tenant that failed, the probe after the
-    cool-down goes to somebody who did not.
+    cool-down goes to somebody who did not. The cool-down is over if the model ``works`` for others.
     """
     breaker, outage = cell.breaker, cell.outage
     if breaker.opened is None or breaker.forced:
         return breaker.admit(now)
     if not outage.tenant_failed(who.tenant_id):
         return breaker.admit_early(now)
-    if (left := outage.seconds_without_probe(who, breaker.cooldown, now)) > 0:
-        wait = max(left, breaker.wait(now) or 0.0)
-        raise BreakerOpen(limit=outage.policy.users, used=breaker.failures, retry_after=wait)
-    return breaker.admit(now)
+    cooldown, wait = (0.0, 0.0) if works else (breaker.cooldown, breaker.wait(now) or 0.0)
+    if (left := outage.seconds_without_probe(who, cooldown, now)) > 0:
+        raise BreakerOpen(limit=outage.policy.users, used=breaker.failures, retry_after=max(left, wait))
+    return breaker.admit_early(now) if works else breaker.admit(now)
 
 
 def _told_about_model(cell: Cell, generation: int, who: Person, result: TurnResult, now: float) -> Cell:
     """The breaker itself is told about probes. Whether it opens depends on how many users fail, and how
     often.
     """
+    if generation == cell.breaker.generation:
+        return _told_by_probe(cell, who, result, now) if _is_open(cell) else _told(cell, who, result, now)
+    # Admitted before the breaker opened or closed, so this is old news. But who fails while it is open is one
+    # of those who failed.
+    if _is_open(cell) and _is_model_failure(result):
+        return replace(cell, outage=cell.outage.failed(who, now, is_open=True))
+    return cell
+
+
+def _told_by_probe(cell: Cell, who: Person, result: TurnResult, now: float) -> Cell:
+    """After the end of a turn that an open breaker let through."""
     breaker, outage = cell.breaker, cell.outage
-    is_open = breaker.opened is not None
-    if generation != breaker.generation:
-        # Admitted before the breaker opened or closed, so this is old news. But who fails while it is open is
-        # one of those who failed.
-        if is_open and result.verdict == "failed" and result.blame == "provider":
-            return replace(cell, outage=outage.failed(who, now, is_open=True))
-        return cell
-    if result.verdict == "succeeded":
-        outage = outage.cleared() if is_open else outage.succeeded(now)
-        return replace(cell, breaker=breaker.succeeded(generation, now), outage=outage)
-    if result.verdict != "failed" or result.blame != "provider":
-        return replace(cell, breaker=breaker.abandoned(generation, now))
-    if is_open:
-        breaker = breaker.failed(generation, now)
+    if _is_model_failure(result):
+        breaker = breaker.failed(breaker.generation, now)
         return replace(cell, breaker=breaker, outage=outage.failed(who, now, is_open=True))
+    # A word of the model is enough, however the turn ended then. Otherwise somebody could keep the breaker
+    # open by stopping one probe after the other.
+    if result.verdict == "succeeded" or result.usage.output_tokens > 0:
+        breaker = breaker.succeeded(breaker.generation, now)
+        return replace(cell, breaker=breaker, outage=outage.cleared().succeeded(now))
+    # Who ended it before the first word has used up the probe. A worker that died is nobody's doing.
+    if result.status != "interrupted":
+        outage = outage.failed(who, now, is_open=True)
+    return replace(cell, breaker=breaker.abandoned(breaker.generation, now), outage=outage)
+
+
+def _told(cell: Cell, who: Person, result: TurnResult, now: float) -> Cell:
+    """After the end of a turn that a closed breaker let through."""
+    breaker, outage = cell.breaker, cell.outage
+    if result.verdict == "succeeded":
+        breaker = breaker.succeeded(breaker.generation, now)
+        return replace(cell, breaker=breaker, outage=outage.succeeded(now))
+    if not _is_model_failure(result):
+        return cell
     outage = outage.failed(who, now)
     if outage.is_down(now, cell.bulkhead.holds.count(now)) and not breaker.forced:
         # Its failures are the number of failing users: zero would mean that an operator paused it.
         breaker = replace(breaker, failures=outage.users_failing(now)).tripped(now)
     return replace(cell, breaker=breaker, outage=outage)
+
+
+def _is_open(cell: Cell) -> bool:
+    return cell.breaker.opened is not None
+
+
+def _is_model_failure(result: TurnResult) -> bool:
+    return result.verdict == "failed" and result.blame == "provider"

@@ -50,22 +50,29 @@ class Budget:
     def reserve(self, hold: Hold, now: float) -> Budget:
         return Budget(self.allowance, self.holds.take(hold, now), self.spent)
 
-    def settle(self, hold: Hold, amount: int, now: float) -> Budget:
+    def settle(self, hold: Hold, amount: int, now: float, at: float | None = None) -> Budget:
         """Give the reservation back and charge what was really spent, whether less or more."""
-        return self.give_back(hold, now).charge(amount, now)
+        return self.give_back(hold, now).charge(amount, now, at)
 
     def give_back(self, hold: Hold, now: float) -> Budget:
         return Budget(self.allowance, self.holds.give_back(hold, now), self.spent)
 
-    def charge(self, amount: int, now: float) -> Budget:
-        """An amount below zero takes back what was charged too much."""
+    def charge(self, amount: int, now: float, at: float | None = None) -> Budget:
+        """An amount below zero takes back what was charged too much. ``at`` is a moment in the period that it
+        counts for, if that is not now: what is taken back must be where it was charged.
+        """
         if not amount:
             return self
-        period = _period(self.allowance.period, now)
-        before = dict(self.spent)
-        amount = max(0, amount + before.pop(period, 0))
-        spent = (*before.items(), (period, amount))
-        return Budget(self.allowance, self.holds, spent[-PERIODS_KEPT:])
+        current = _period(self.allowance.period, now)
+        period = current if at is None else _period(self.allowance.period, at)
+        spent = dict(self.spent)
+        amount = max(0, amount + spent.get(period, 0))
+        if period == current:
+            spent.pop(period, None)  # it becomes the last one, which is the last to be forgotten
+        elif period not in spent:
+            spent = {period: 0, **spent}  # the first to be forgotten: it must not push the current one out
+        spent[period] = amount
+        return Budget(self.allowance, self.holds, tuple(spent.items())[-PERIODS_KEPT:])
 
     def used(self, now: float) -> int:
         return dict(self.spent).get(_period(self.allowance.period, now), 0) if self.spent else 0

@@ -79,9 +79,12 @@ class Guardrails:
             lambda cells, now: admission.settle(cells, reservation, _person(scope), result, now),
         )
 
-    def charge(self, rows: Rows[Key], scope: Scope, result: TurnResult) -> None:
+    def charge(
+        self, rows: Rows[Key], scope: Scope, result: TurnResult, reservation: Reservation | None = None
+    ) -> None:
         """For a turn that went on spending after its reservation was given back."""
-        self._change(rows, scope, lambda cells, now: admission.charge(cells, result, now))
+        begun = reservation.begun if reservation else None
+        self._change(rows, scope, lambda cells, now: admission.charge(cells, result, now, begun))
 
     def standing(self, scope: Scope, max_cost: MaxCost) -> Standing:
         """The decision that the next message would get, without taking anything."""

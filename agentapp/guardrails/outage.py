@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import Any
 
 from agentapp.guardrails.times import recent, slot_start
@@ -37,7 +38,8 @@ Slot = tuple[float, int, tuple[tuple[Person, int], ...]]  # when it began, how m
 class OutagePolicy:
     """The model is down if within the window so many different users failed, and that share of all turns.
 
-    Of one tenant at most ``users_per_tenant`` users count; None is no limit.
+    Of one tenant at most ``users_per_tenant`` users count, and the share must also be reached without the
+    tenant that failed most. None is for one tenant's own breaker: then neither applies.
     """
 
     users: int = 5
@@ -61,12 +63,12 @@ class Outage:
         return self._noted(None, now, self._live(now))
 
     def failed(self, who: Person, now: float, *, is_open: bool = False) -> Outage:
-        """While the breaker is open nothing is forgotten. There is one turn at a time then, so that is not
-        much.
+        """While the breaker is open nobody who failed is forgotten. What counts then is when each failed
+        last, so only that is kept: an outage may be long.
         """
         known = self._failures(now)
         named = who if who in known or len(known) < MOST_USERS else UNNAMED
-        return self._noted(named, now, self.slots if is_open else self._live(now))
+        return self._noted(named, now, _without(named, self.slots) if is_open else self._live(now))
 
     def cleared(self) -> Outage:
         """Without the failures, after the model was seen to work again."""
@@ -77,9 +79,21 @@ class Outage:
         are often the first to end.
         """
         failures = self._failures(now)
-        bad = sum(count if who == UNNAMED else min(count, MOST_PER_USER) for who, count in failures.items())
+        unnamed = failures.pop(UNNAMED, 0)
+        tenants = _failures_by_tenant(failures)
+        bad = sum(tenants.values()) + unnamed
         good = sum(slot[1] for slot in self._live(now)) + running
-        return self.users_failing(now) >= self.policy.users and bad >= self.policy.share * (bad + good)
+        return (
+            self.users_failing(now) >= self.policy.users
+            and self._is_share(bad, good)
+            and (self.policy.users_per_tenant is None or self._is_share(_without_most(tenants), good))
+        )
+
+    def answered_since(self, moment: float, now: float) -> bool:
+        """Whether the model was seen to work in a slot that began after this moment. That is known until so
+        much happens that the slot is forgotten, however long it takes.
+        """
+        return any(good and start > moment for start, good, _ in recent(self.slots, inf, now))
 
     def users_failing(self, now: float) -> int:
         """As many as count."""
@@ -113,6 +127,9 @@ class Outage:
     def _lasts(self) -> float:
         return self.policy.window * (1 + 1 / SLOTS)
 
+    def _is_share(self, bad: int, good: int) -> bool:
+        return bad >= self.policy.share * (bad + good)
+
     def _failures(self, now: float) -> Counter[Person]:
         counts: Counter[Person] = Counter()
         for _, _, bad in self._live(now):
@@ -131,6 +148,25 @@ class Outage:
             bad = tuple(sorted((Counter(dict(bad)) + Counter([who])).items()))
         others = [slot for slot in kept if slot[0] != start]
         return Outage(self.policy, tuple(sorted([*others, (start, good, bad)], key=lambda slot: slot[0])))
+
+
+def _without(who: Person, slots: Sequence[Slot]) -> list[Slot]:
+    left = [(start, good, tuple(one for one in bad if one[0] != who)) for start, good, bad in slots]
+    return [slot for slot in left if slot[1] or slot[2]]
+
+
+def _failures_by_tenant(failures: Counter[Person]) -> Counter[str]:
+    counts: Counter[str] = Counter()
+    for who, count in failures.items():
+        counts[who.tenant_id] += min(count, MOST_PER_USER)
+    return counts
+
+
+def _without_most(tenants: Counter[str]) -> int:
+    """The failures of all tenants but the one that has most of them: it must not make up the share that
+    takes the model away from the others.
+    """
+    return sum(tenants.values()) - max(tenants.values(), default=0)
 
 
 def _by_tenant(bad: tuple[tuple[Person, int], ...]) -> dict[str, dict[str, int]]:

@@ -174,6 +174,12 @@ class Seats:  # agentapp: shared ok - joined before the first request; each seat
     def count_tenant_here(self, tenant: bytes) -> int:
         return self._slice(self._tenants, self._first, KEY_BYTES).count(tenant)
 
+    def count_tenant_kind_here(self, tenant: bytes, kind: int) -> int:
+        """The tenant's seats in this worker that are taken for such things. It looks at each of them."""
+        taken = self._slice(self._kinds, self._first, 1)
+        numbers = self._numbers(self._slice(self._tenants, self._first, KEY_BYTES), tenant)
+        return sum(taken[number] == kind for number in numbers)
+
     def seats_of(self, user: bytes) -> list[Seat]:
         """All seats of the user, in whichever worker."""
         return [self._seat(number) for number in self._numbers(self._column(self._users), user)]

@@ -64,13 +64,18 @@ class StreamSlots:
         return StreamSlot(self._seats, number, displaced_others=displaced)
 
     def _require_room(self, kind: int, tenant: bytes) -> None:
-        half, all_but_an_eighth = max(1, self.total // 2), self.total - self.total // 8
-        most_of_kind = half if kind == FOLLOWER else all_but_an_eighth
-        if self.taken() >= self.total or self._seats.count_here(kind) >= most_of_kind:
+        most = _half(self.total) if kind == FOLLOWER else _all_but_an_eighth(self.total)
+        if self.taken() >= self.total or self._seats.count_here(kind) >= most:
             raise _busy("server", self.total)
-        share = half if self._seats.others_want(tenant, WANTED_SECONDS) else all_but_an_eighth
-        if self._seats.count_tenant_here(tenant) >= share:
+        share_of = _half if self._seats.others_want(tenant, WANTED_SECONDS) else _all_but_an_eighth
+        share, share_of_kind = share_of(self.total), share_of(most)
+        taken = self._seats.count_tenant_here(tenant)
+        if taken >= share:
             raise _busy("tenant", share)
+        # Half of all slots is as much as there is for followers: so they are shared out by kind too. Seldom
+        # does it have to be counted.
+        if taken >= share_of_kind and self._seats.count_tenant_kind_here(tenant, kind) >= share_of_kind:
+            raise _busy("tenant", share_of_kind)
 
     def _displace_oldest(self, user: bytes, newest: int) -> bool:
         """Have the user's oldest followers give way, as many as there are too many streams of the user's.
@@ -110,6 +115,14 @@ class StreamSlot:
 
     def release(self) -> None:
         self._release()
+
+
+def _half(slots: int) -> int:
+    return max(1, slots // 2)
+
+
+def _all_but_an_eighth(slots: int) -> int:
+    return slots - slots // 8
 
 
 def _oldest_followers(seats: list[Seat]) -> list[Seat]:

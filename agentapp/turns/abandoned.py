@@ -55,7 +55,7 @@ def delete_chat(store: TurnStore, guardrails: Guardrails, scope: Scope) -> None:
             raise NotFound("There is no such chat.")
         running = chat.running_turn()
         if running is not None and running.reservation is not None:
-            result = _charged(chat, running, TurnResult("interrupted"))
+            result = _charged(chat, running, TurnResult("stopped"))
             guardrails.settle(chat.cells, scope, running.reservation, result)
         chat.delete_chat()
         chat.cells.remove(Key("session", scope.session_id))

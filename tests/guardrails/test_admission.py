@@ -129,8 +129,9 @@ class World:
     def give_back(self, turn: Begun, now: float) -> None:
         self.end(turn, INTERRUPTED, now)
 
-    def charge(self, session: str, result: TurnResult, now: float) -> None:
-        self.save(session, charge(self.cells(session), result, now))
+    def charge(self, turn: Begun, result: TurnResult, now: float) -> None:
+        cells = charge(self.cells(turn.session), result, now, turn.reservation.begun)
+        self.save(turn.session, cells)
 
     def turn(self, session: str, status: Status, now: float, blame: Blame = "provider") -> None:
         self.end(self.begin(session, now), TurnResult(status, blame=blame), now)
@@ -161,9 +162,10 @@ class NaiveCell:
             NaiveOutage(down),
         )
 
-    def refuses(self, what: str, session: str, now: float) -> Refusal | None:
+    def refuses(self, what: str, session: str, now: float, seen: bool) -> Refusal | None:
+        """``seen`` is whether the model was seen to work for others since this tenant's breaker opened."""
         match what:
-            case "model" if self.model_is_refused(who(session), now):
+            case "model" if self.model_is_refused(who(session), now, seen):
                 return Refusal("breaker-open", self.breaker.policy.failures, self.breaker.row)
             case "breaker" if self.breaker.says_no(now):
                 return Refusal("breaker-open", self.breaker.policy.failures, self.breaker.row)
@@ -175,11 +177,13 @@ class NaiveCell:
                 return Refusal("busy", self.limit, self.limit)
         return None
 
-    def model_is_refused(self, asking: Person, now: float) -> bool:
+    def model_is_refused(self, asking: Person, now: float, seen: bool) -> bool:
         if self.breaker.mode != "open":
             return self.breaker.mode == "forced-open"
         if asking.tenant_id not in self.outage.tenants():
             return self.breaker.is_probed(now)
+        if seen:
+            return asking in self.outage.without_probe(now, 0.0) or self.breaker.is_probed(now)
         failed = self.outage.without_probe(now, self.breaker.cooldown)
         return asking in failed or self.breaker.says_no(now)
 
@@ -187,6 +191,7 @@ class NaiveCell:
 @dataclass
 class NaiveTurn:
     session: str
+    began: float
     epochs: tuple[int, int, int, int]  # of the session, the user, the tenant, the provider
     reserved: list[Reserved]
     amounts: tuple[int, int, int]
@@ -225,11 +230,13 @@ class NaiveWorld:
         four = self.cells(session)
         chat, user, tenant, provider = four
         named = dict(zip(("session", "user", "tenant", "provider"), four, strict=True))
+        works = provider.breaker.mode != "open" and provider.outage.answered_since(tenant.breaker.opened, now)
         for scope, what in ORDER:
             paused = named[scope].breaker.mode == "forced-open"
             if scope == "tenant" and what in ("model", "forced") and paused != (what == "forced"):
                 continue  # an operator's pause of a tenant is told later than that the model is down
-            refusal = named[scope].refuses("model" if what == "forced" else what, session, now)
+            seen = scope == "tenant" and works
+            refusal = named[scope].refuses("model" if what == "forced" else what, session, now, seen)
             if refusal is not None:
                 return "provider" if what == "model" else scope, refusal
         wanted = zip(
@@ -243,12 +250,12 @@ class NaiveWorld:
         for cell in (chat, user, tenant):
             cell.bucket.hits.append(now)
         epochs = tuple(cell.breaker.probe_now(now) for cell in four)
-        return NaiveTurn(session, epochs, reserved, tuple(amounts))  # type: ignore[arg-type]
+        return NaiveTurn(session, now, epochs, reserved, tuple(amounts))  # type: ignore[arg-type]
 
     def end(self, turn: NaiveTurn, end: TurnResult, now: float) -> None:
         for one in turn.reserved:
             one.given_back = True
-        self.charge(turn.session, end, now)
+        self.charge(turn, end)
         chat, user, tenant, provider = self.cells(turn.session)
         self._tell_about_model(provider, turn.epochs[3], turn.session, end, now)
         self._tell_about_model(tenant, turn.epochs[2], turn.session, end, now)
@@ -257,14 +264,15 @@ class NaiveWorld:
         chat.breaker.tell(turn.epochs[0], now, told)
         user.breaker.tell(turn.epochs[1], now, told)
 
-    def charge(self, session: str, end: TurnResult, now: float) -> None:
-        chat, user, tenant, _ = self.cells(session)
+    def charge(self, turn: NaiveTurn, end: TurnResult) -> None:
+        """It counts for the day on which the turn began, whatever day it is now."""
+        chat, user, tenant, _ = self.cells(turn.session)
         for cell, amount in (
             (chat, end.usage.total_tokens),
             (user, end.charged_microusd),
             (tenant, end.charged_microusd),
         ):
-            cell.budget.spent.append((now, amount))
+            cell.budget.spent.append((turn.began, amount))
         for name, calls in end.tool_calls:
             chat.tools[name] = chat.tools.get(name, 0) + calls
 
@@ -276,13 +284,16 @@ class NaiveWorld:
             if its.mode == "open" and end.verdict == "failed" and end.blame == "provider":
                 outage.note(now, who(session), is_open=True)
             return
-        if end.verdict == "succeeded":
+        blamed = end.verdict == "failed" and end.blame == "provider"
+        heard = its.mode == "open" and end.usage.output_tokens > 0
+        if not blamed and (end.verdict == "succeeded" or heard):
             if its.mode == "open":
                 outage.told = []
-            else:
-                outage.note(now, None)
+            outage.note(now, None)
             its.tell(its.epoch, now, "succeeded")
-        elif end.verdict != "failed" or end.blame != "provider":
+        elif not blamed:
+            if its.mode == "open" and end.status != "interrupted":
+                outage.note(now, who(session), is_open=True)
             its.tell(its.epoch, now, "abandoned")
         elif its.mode == "open":
             its.tell(its.epoch, now, "failed")
@@ -298,9 +309,9 @@ class NaiveWorld:
 
 RESULTS = st.builds(
     TurnResult,
-    st.sampled_from(["completed", "failed", "failed", "stopped"]),
+    st.sampled_from(["completed", "failed", "failed", "stopped", "interrupted"]),
     blame=st.sampled_from(["provider", "provider", "turn", "nobody"]),
-    usage=st.builds(Usage, st.integers(0, 200), st.integers(0, 100)),
+    usage=st.builds(Usage, st.integers(0, 200), st.one_of(st.just(0), st.integers(0, 100))),
     charged_microusd=st.integers(0, 500),
     tool_calls=st.sampled_from([(), (("clock", 1),), (("clock", 2), ("calculator", 1))]),
 )
@@ -315,6 +326,7 @@ class AdmissionMachine(RuleBasedStateMachine):
         self.clock, self.world, self.naive = Clock(), World(policies), NaiveWorld(policies)
         self.running: list[tuple[Begun, NaiveTurn]] = []
         self.dead: list[tuple[Begun, NaiveTurn]] = []
+        self.ended: list[tuple[Begun, NaiveTurn, TurnResult]] = []
 
     @rule(seconds=STEPS)
     def time_passes(self, seconds: float) -> None:
@@ -354,8 +366,12 @@ class AdmissionMachine(RuleBasedStateMachine):
     @rule(data=st.data(), result=RESULTS)
     def a_turn_ends(self, data: st.DataObject, result: TurnResult) -> None:
         turn, naive = self.running.pop(data.draw(st.integers(0, len(self.running) - 1)))
+        self._end(turn, naive, result)
+
+    def _end(self, turn: Begun, naive: NaiveTurn, result: TurnResult) -> None:
         self.naive.end(naive, result, self.clock.now)
         self.world.end(turn, result, self.clock.now)
+        self.ended.append((turn, naive, result))
 
     @rule(session=st.sampled_from(SESSIONS), result=RESULTS)
     def a_message_is_sent_and_answered(self, session: str, result: TurnResult) -> None:
@@ -363,8 +379,7 @@ class AdmissionMachine(RuleBasedStateMachine):
         self.a_message_is_sent(session, PLENTY)
         if len(self.running) > before:
             turn, naive = self.running.pop()
-            self.naive.end(naive, result, self.clock.now)
-            self.world.end(turn, result, self.clock.now)
+            self._end(turn, naive, result)
 
     @rule(count=st.integers(3, 4))
     def the_model_fails_for_several_people(self, count: int) -> None:
@@ -388,10 +403,19 @@ class AdmissionMachine(RuleBasedStateMachine):
         self.naive.end(naive, INTERRUPTED, self.clock.now)
         self.world.give_back(turn, self.clock.now)
 
-    @rule(session=st.sampled_from(SESSIONS), result=RESULTS)
-    def a_turn_that_was_given_up_goes_on_spending(self, session: str, result: TurnResult) -> None:
-        self.naive.charge(session, result, self.clock.now)
-        self.world.charge(session, result, self.clock.now)
+    @precondition(lambda self: self.ended)
+    @rule(data=st.data(), truth=RESULTS)
+    def a_turn_that_was_given_up_turns_out_to_have_spent_more_or_less(
+        self, data: st.DataObject, truth: TurnResult
+    ) -> None:
+        turn, naive, charged = self.ended.pop(data.draw(st.integers(0, len(self.ended) - 1)))
+        rest = replace(
+            truth,
+            usage=Usage(truth.usage.total_tokens - charged.usage.total_tokens),
+            charged_microusd=truth.charged_microusd - charged.charged_microusd,
+        )
+        self.naive.charge(naive, rest)
+        self.world.charge(turn, rest, self.clock.now)
 
     @rule(
         session=st.sampled_from(SESSIONS),
@@ -544,6 +568,28 @@ def test_settling_charges_exactly_what_was_used_be_it_less_or_more() -> None:
     assert [cell.budget.holds.amount(START) for cell in cells[:3]] == [0, 0, 0]
 
 
+def test_a_turn_counts_for_the_day_on_which_it_began_and_so_does_what_is_corrected_later() -> None:
+    """It begins a second before midnight, at the end of a month. Its estimate was too high."""
+    world, midnight = World(TIGHT), START + 1.5 * HOUR
+    turn = world.begin("A1x", midnight - 1)
+    world.end(turn, used(90, 300), midnight + 5)
+    world.end(world.begin("A1y", midnight + 10), used(10, 50), midnight + 11)
+    world.charge(turn, used(-60, -200), midnight + 12)
+    cells = world.cells("A1x")
+    assert [cell.budget.used(midnight - 1) for cell in cells[:3]] == [30, 100, 100]
+    assert [cell.budget.used(midnight + 12) for cell in cells[1:3]] == [50, 50]
+
+
+def test_a_turn_that_begins_just_after_midnight_counts_for_the_new_day() -> None:
+    """Although the slot of what it reserved began before."""
+    slots_of_eleven_seconds = {scope: replace(policy, lease=176.0) for scope, policy in TIGHT.items()}
+    world, midnight = World(slots_of_eleven_seconds), START + 1.5 * HOUR
+    turn = world.begin("A1x", midnight + 1)
+    assert turn.reservation.at < midnight
+    world.end(turn, used(10, 50), midnight + 2)
+    assert world.cells("A1x").user.budget.used(midnight + 2) == 50
+
+
 @pytest.mark.parametrize(
     ("scope", "count", "sessions"),
     [("session", 6, ["A1x"]), ("user", 9, ["A1x", "A1y"]), ("tenant", 14, ["A1x", "A2x", "A1y", "A2y"])],
@@ -580,7 +626,7 @@ def down() -> World:
 def _let_the_model_fail(world: World) -> None:
     """Let turns of more and more other people fail, until the model is down for everybody."""
     for name in "abcdefghijklmnopqrstuvwxyz":
-        for tenant in "CD":
+        for tenant in "CDEF":
             if world.cells("A1x").provider.breaker.opened is None:
                 world.turn(f"{tenant}{name}x", "failed", START)
     assert world.cells("A1x").provider.breaker.opened is not None
@@ -658,6 +704,123 @@ def test_who_failed_is_not_the_one_who_probes() -> None:
         assert refusal is not None, "who failed the last one does not get the next one"
         now += refusal.retry_after
     assert refused(world, "A3x", now) is None, "if nobody else comes, they may"
+
+
+HEARD = Usage(10, output_tokens=1)
+
+
+@pytest.mark.parametrize(
+    ("status", "blame"), [("stopped", "nobody"), ("interrupted", "nobody"), ("failed", "turn")]
+)
+def test_one_word_of_the_model_in_a_probe_shows_that_it_works_however_the_turn_ends(
+    status: Status, blame: Blame
+) -> None:
+    """In a probe of the provider, and in one of a tenant that is shut alone."""
+    everybody, one_tenant = down(), World(LOOSE)
+    for session in ("A1x", "A2x", "A3x"):
+        one_tenant.turn(session, "failed", START)
+    for world in (everybody, one_tenant):
+        world.end(world.begin("A4x", START + 30), TurnResult(status, usage=HEARD, blame=blame), START + 31)
+        assert [refused(world, session, START + 31) for session in ("A1y", "A2y", "B1y")] == [None] * 3
+    broken = down()
+    broken.end(broken.begin("A4x", START + 30), replace(FAILED, usage=HEARD), START + 31)
+    assert refused(broken, "A5x", START + 31) is not None, "an answer that broke off shows nothing"
+
+
+@pytest.mark.parametrize("result", [TurnResult("stopped"), TurnResult("failed", blame="turn")])
+def test_who_ends_a_probe_before_its_first_word_does_not_get_the_next(result: TurnResult) -> None:
+    """Otherwise one person, whose tenant has not failed, could have every probe and stop it."""
+    world = down()
+    world.end(world.begin("E1x", START + 1), result, START + 6)
+    for session in ("E1x", "E1y", "E2x"):
+        assert refused(world, session, START + 6) is not None, "and the tenant may not come early any more"
+    assert world.cells("E1x").provider.breaker.cooldown == 30, "nobody waits longer for it"
+    world.end(world.begin("A3x", START + 30), result, START + 31)
+    assert refused(world, "A3y", START + 31) is not None
+    assert refused(world, "E1x", START + 31) is not None
+    world.turn("E2x", "completed", START + 31)
+    assert refused(world, "A3y", START + 31) is None
+
+
+def test_a_probe_whose_worker_died_before_its_first_word_bars_nobody() -> None:
+    world = down()
+    for seconds in (1, 2, 3):
+        world.end(world.begin("E1x", START + seconds), INTERRUPTED, START + seconds)
+
+
+def test_a_stop_is_no_evidence_while_it_is_closed() -> None:
+    world = World(LOOSE)
+    for session in ("A1x", "B1x", "A2x"):
+        world.end(world.begin("B2x", START), TurnResult("stopped", usage=HEARD), START)
+        world.turn(session, "failed", START)
+    assert world.cells("A1x").provider.breaker.opened == START
+
+
+def test_a_tenant_that_fails_much_does_not_shut_the_model_for_others_who_fail_seldom() -> None:
+    world = World(LOOSE)
+    of_a = [world.begin(f"A{user}{n}", START) for user in range(8) for n in range(3)]
+    for n in range(20):
+        world.turn(f"{'BC'[n % 2]}{n}x", "completed", START)
+    for turn in of_a:
+        world.end(turn, FAILED, START)
+    for session in ("B1x", "C2x"):
+        world.turn(session, "failed", START)
+    assert [refused(world, session) for session in ("B3x", "C4x")] == [None, None]
+    assert refused(world, "A9x") is not None
+
+
+def long_shut_for_a() -> tuple[World, float]:
+    """The breaker of A has a cool-down of 120 seconds, of which none are over. The provider's is closed."""
+    world, now = World(LOOSE), START
+    for session in ("A1x", "A2x", "A3x"):
+        world.turn(session, "failed", now)
+    for user, cooldown in (("A4", 30), ("A5", 60)):
+        now += cooldown
+        world.turn(f"{user}x", "failed", now)
+    assert world.cells("A1x").tenant.breaker.cooldown == 120
+    return world, now
+
+
+def test_a_tenant_tries_again_when_the_model_was_seen_to_work_for_others() -> None:
+    world, shut = long_shut_for_a()
+    assert refused(world, "A6x", shut + 20) is not None
+    world.turn("B1x", "completed", shut + 20)
+    probe = world.begin("A6x", shut + 21)
+    assert refused(world, "A7x", shut + 21) is not None, "one turn at a time"
+    world.end(probe, TurnResult("completed"), shut + 22)
+    assert refused(world, "A5x", shut + 22) is None
+
+
+def test_a_tenant_that_tries_again_and_fails_waits_no_longer_for_it() -> None:
+    world, shut = long_shut_for_a()
+    world.turn("B1x", "completed", shut + 20)
+    before = world.cells("A1x").tenant.breaker
+    world.turn("A6x", "failed", shut + 21)
+    after = world.cells("A1x").tenant.breaker
+    assert (after.opened, after.cooldown) == (before.opened, before.cooldown)
+    refusal = refused(world, "A6x", shut + 21)
+    assert refusal is not None, "who failed lately is not the next"
+    assert refusal.retry_after <= 44, "a window and a slot, not the cool-down"
+    world.turn("A7x", "failed", shut + 22)
+    assert refused(world, "A6x", shut + 65) is None, "also long after the answer that was seen"
+
+
+def test_what_was_answered_before_a_tenant_was_shut_is_no_reason_to_try_again() -> None:
+    world, _ = long_shut_for_a()
+    world.turn("B1x", "completed", START + 88)
+    assert world.cells("A1x").tenant.breaker.opened == START + 90
+    assert refused(world, "A6x", START + 91) is not None
+
+
+def test_the_answer_that_opens_the_model_for_all_opens_it_for_a_tenant_that_was_shut_alone() -> None:
+    world = World(LOOSE)
+    for session in ("A1x", "A2x", "A3x", "B1x"):
+        world.turn(session, "failed", START)
+    cells = world.cells("A1x")
+    assert (cells.provider.breaker.opened, cells.tenant.breaker.opened) == (START, START)
+    world.turn("C1x", "completed", START + 5)
+    world.turn("A4x", "completed", START + 5)
+    assert refused(world, "A1x", START + 5) is None
 
 
 def test_who_fails_after_it_opened_is_one_of_those_who_failed() -> None:

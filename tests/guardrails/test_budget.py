@@ -48,6 +48,9 @@ class BudgetMachine(RuleBasedStateMachine):
         self.naive = NaiveBudget(limit, period, NaiveHolds(LEASE))
         self.bulkhead, self.naive_bulkhead = Bulkhead(concurrent, Holds(LEASE)), NaiveHolds(LEASE)
         self.turns: list[tuple[Hold, Reserved, Reserved]] = []
+        self.charged: list[
+            tuple[float, int]
+        ] = []  # what may turn out to be wrong: when it was spent, how much
 
     @rule(seconds=st.one_of(STEPS, HOURS))
     def time_passes(self, seconds: float) -> None:
@@ -78,8 +81,9 @@ class BudgetMachine(RuleBasedStateMachine):
         if spent is None:
             self.budget = self.budget.give_back(hold, now)
         else:
-            self.budget = self.budget.settle(hold, spent, now)
-            self.naive.spent.append((now, spent))
+            self.budget = self.budget.settle(hold, spent, now, money.since)
+            self.naive.spent.append((money.since, spent))
+            self.charged.append((money.since, spent))
         self.bulkhead = self.bulkhead.leave(hold.start, now)
         money.given_back = place.given_back = True
 
@@ -95,6 +99,14 @@ class BudgetMachine(RuleBasedStateMachine):
     def something_is_charged(self, amount: int) -> None:
         self.budget = self.budget.charge(amount, self.clock.now)
         self.naive.spent.append((self.clock.now, amount))
+
+    @precondition(lambda self: self.charged)
+    @rule(data=st.data(), truth=st.integers(0, 600))
+    def what_was_charged_is_corrected(self, data: st.DataObject, truth: int) -> None:
+        """Up or down, perhaps in another month."""
+        when, amount = self.charged.pop(data.draw(st.integers(0, len(self.charged) - 1)))
+        self.budget = self.budget.charge(truth - amount, self.clock.now, when)
+        self.naive.spent.append((when, truth - amount))
 
     @rule()
     def it_is_written_down_and_read_again(self) -> None:
@@ -296,6 +308,25 @@ def test_the_day_before_is_found_again_after_two_clocks_put_back() -> None:
     for day in days:
         spent = spent.charge(7, at(day))
     assert spent.used(at("2026-05-05 23:50")) == 7
+
+
+@pytest.mark.parametrize("period", ["day", "month"])
+def test_a_correction_counts_for_the_period_in_which_it_was_charged(period: str) -> None:
+    evening, morning = at("2026-04-30 23:59"), at("2026-05-01 00:01")
+    spent = budget(1_000, period).charge(300, evening).charge(50, morning)
+    less = spent.charge(-200, morning, evening)
+    assert (less.used(evening), less.used(morning)) == (100, 50)
+    more = less.charge(7, morning, evening)
+    assert (more.used(evening), more.used(morning)) == (107, 50)
+
+
+def test_what_is_charged_for_days_long_past_does_not_make_it_forget_today() -> None:
+    today = at("2026-05-20 12:00")
+    spent = budget(1_000, "day").charge(40, today)
+    for day in range(1, 10):
+        spent = spent.charge(5, today, at(f"2026-05-{day:02} 12:00"))
+    assert spent.used(today) == 40
+    assert len(spent.spent) == 3
 
 
 def test_concurrent_reservations_never_exceed_the_limit() -> None:

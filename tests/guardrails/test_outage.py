@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from agentapp.guardrails.outage import MOST_USERS, Outage, OutagePolicy, Person
 from tests.support.guardrail_models import (
@@ -17,7 +17,8 @@ from tests.support.guardrail_models import (
     through_json,
 )
 
-USERS = st.sampled_from([Person("a", "ann"), Person("a", "bob"), Person("a", "cid"), Person("b", "dan")])
+PEOPLE = [Person("a", "ann"), Person("a", "bob"), Person("a", "cid"), Person("b", "dan"), Person("c", "eve")]
+USERS = st.sampled_from(PEOPLE)
 
 
 class OutageMachine(RuleBasedStateMachine):
@@ -43,10 +44,11 @@ class OutageMachine(RuleBasedStateMachine):
         self.real = self.real.failed(who, self.clock.now, is_open=self.is_open)
         self.naive.note(self.clock.now, who, is_open=self.is_open)
 
-    @precondition(lambda self: not self.is_open)
     @rule()
     def a_turn_succeeds(self) -> None:
-        self.real = self.real.succeeded(self.clock.now)
+        if self.is_open:
+            self.real, self.naive.told = self.real.cleared(), []
+        self.real, self.is_open = self.real.succeeded(self.clock.now), False
         self.naive.note(self.clock.now, None)
 
     @rule()
@@ -61,6 +63,9 @@ class OutageMachine(RuleBasedStateMachine):
         assert self.real.users_failing(now) == self.naive.users_failing(now)
         for running in (0, 2):
             assert self.real.is_down(now, running) == self.naive.is_down(now, running)
+        for seconds in (0.0, 5.0, 60.0):
+            moment = now - seconds
+            assert self.real.answered_since(moment, now) == self.naive.answered_since(moment, now)
         for tenant in "abc":
             assert self.real.tenant_failed(tenant) == (tenant in self.naive.tenants())
         for cooldown in (10.0, 120.0):
@@ -71,7 +76,7 @@ class OutageMachine(RuleBasedStateMachine):
 
     @invariant()
     def it_stays_small(self) -> None:
-        assert self.is_open or len(self.real.slots) <= 12
+        assert len(self.real.slots) <= 12 + len(PEOPLE) * self.is_open
 
 
 OutageMachine.TestCase.settings = machine_settings(40, 40)
@@ -136,6 +141,49 @@ def test_one_tenant_has_no_more_than_half_of_the_votes(of_a: int, of_b: int, dow
         for n in range(count):
             seen = seen.failed(Person(tenant, f"{tenant}{n}"), START)
     assert seen.is_down(START, 0) is down
+
+
+@pytest.mark.parametrize(("most", "down"), [(3, False), (None, True)])
+def test_one_tenant_does_not_make_up_the_share_for_a_few_others(most: int | None, down: bool) -> None:
+    """Of 24 turns of the others two failed, and all turns of eight people of one tenant."""
+    seen = outage(most=most)
+    for _ in range(22):
+        seen = seen.succeeded(START)
+    for n in range(24):
+        seen = seen.failed(Person("a", f"a{n % 8}"), START)
+    for other in (Person("b", "b1"), Person("c", "c1")):
+        seen = seen.failed(other, START)
+    assert seen.users_failing(START) >= 5
+    assert seen.is_down(START, 0) is down
+
+
+def test_failures_without_a_name_are_not_those_of_another_tenant() -> None:
+    """They may be all of the tenant that failed most."""
+    seen = outage(most=3)
+    for n in range(600):
+        seen = seen.failed(Person("a", f"a{n}") if n > 1 else Person("b", f"b{n}"), START)
+    assert seen.users_failing(START) == 5
+    assert seen.is_down(START, running=2)
+    assert not seen.is_down(START, running=3)
+
+
+def test_of_who_fails_while_it_is_open_only_the_last_time_is_kept() -> None:
+    """An outage may last for hours, and each attempt would be one more."""
+    seen = failing(outage(), *"abcde")
+    for n in range(2_000):
+        seen = seen.failed(person("abcdefgh"[n % 8]), START + 10 * n, is_open=True)
+    assert len(seen.slots) == 8
+    assert seen.seconds_without_probe(person("h"), 0.0, START + 10 * 1_999) > 30
+    assert seen.tenant_failed("tenant")
+
+
+def test_what_was_answered_is_known_until_later_news() -> None:
+    seen = outage().succeeded(START + 7)
+    assert seen.answered_since(START + 5, START + 7), "slots are of three seconds"
+    assert not seen.answered_since(START + 6, START + 7)
+    assert seen.answered_since(START, START + HOUR)
+    assert not seen.failed(person("ann"), START + HOUR).answered_since(START, START + HOUR)
+    assert not seen.answered_since(START - 2 * HOUR, START - HOUR), "by a clock that was put back"
 
 
 def test_the_window_slides() -> None:

@@ -44,6 +44,8 @@ def test_seats_are_counted_by_user_tenant_and_kind() -> None:
     third = seats.take(PAGE, BOB)
     assert (seats.count_user(ANN), seats.count_user(BOB), seats.count_tenant_here(ACME)) == (2, 1, 2)
     assert (seats.count_here(TURN, FOLLOWER), seats.count_here(PAGE)) == (2, 1)
+    assert [seats.count_tenant_kind_here(ACME, kind) for kind in (PAGE, TURN, FOLLOWER)] == [0, 1, 1]
+    assert seats.count_tenant_kind_here(OTHER, TURN) == 0
     for number in (first, second, third):
         assert number is not None
         seats.release(number)
@@ -66,7 +68,13 @@ def test_workers_see_each_others_seats_and_take_only_their_own(memory: mmap.mmap
     two.take(FOLLOWER, ANN, ACME)
     assert one.take(FOLLOWER, ANN, ACME) is None
     assert one.count_user(ANN) == two.count_user(ANN) == 9
-    assert (one.count_tenant_here(ACME), two.count_tenant_here(ACME)) == (8, 1)
+    two.take(TURN, BOB, ACME)
+    assert (one.count_tenant_here(ACME), two.count_tenant_here(ACME)) == (8, 2)
+    kinds = [
+        (seats.count_tenant_kind_here(ACME, TURN), seats.count_tenant_kind_here(ACME, FOLLOWER))
+        for seats in (one, two)
+    ]
+    assert kinds == [(0, 8), (1, 1)], "also in a row that is not the first"
     assert len({seat.number for seat in two.seats_of(ANN)}) == 9
 
 

@@ -25,6 +25,7 @@ RESERVATION = Reservation(
     tenant_generation=4,
     first_call_tokens=200,
     first_call_microusd=600,
+    begun=1_800_000_004.5,
 )
 ANN = Person("t", "ann")
 POLICY = CellPolicy(BreakerPolicy(failures=2), Rate(7, 60), Allowance(100, "day"), concurrent=3)
@@ -47,12 +48,13 @@ def test_a_reservation_is_stored_by_the_names_of_its_fields() -> None:
         "tenant_generation": 4,
         "first_call_tokens": 200,
         "first_call_microusd": 600,
+        "begun": 1_800_000_004.5,
     }
     assert Reservation.from_json(through_json(RESERVATION.to_json())) == RESERVATION
 
 
 def test_a_reservation_of_an_older_row_is_a_list_and_can_still_be_read() -> None:
-    older = replace(RESERVATION, tenant_generation=-1, first_call_tokens=0, first_call_microusd=0)
+    older = replace(RESERVATION, tenant_generation=-1, first_call_tokens=0, first_call_microusd=0, begun=None)
     assert Reservation.from_json([1_800_000_000, 50_000, 150_000, 149_000, 3, 2, 1]) == older
 
 

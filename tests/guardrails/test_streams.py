@@ -123,19 +123,41 @@ def test_a_tenant_leaves_an_eighth_to_a_first_one_of_another_and_half_when_other
     assert refusal_of(server.follow, "user") == ("tenant", 40)
     first.release()
     assert refusal_of(server.follow, "user") == ("tenant", 40), "it asked a moment ago"
-    for slot in held[:31]:
+    for slot in (*held[:20], *held[-11:]):
         slot.release()
     held.append(server.follow("user"))
     assert refusal_of(server.follow, "user") == ("tenant", 40)
     assert giving_way(held) == []
 
 
+@pytest.mark.parametrize(("ask", "most"), [("follow", 20), ("send", 35)])
+def test_of_each_kind_too_a_tenant_leaves_half_to_others_who_want_some(ask: str, most: int) -> None:
+    """Of 80 slots 40 are for followers, as many as half of all."""
+    server = Server(per_user=None)
+    other = server.send("first", "other", worker=1)
+    take = getattr(server, ask)
+    held = [take(f"user {n}") for n in range(most)]
+    assert refusal_of(take, "user") == ("tenant", most)
+    held += [take(f"other {n}", "other") for n in range(most)]
+    assert giving_way([other, *held]) == []
+
+
+@pytest.mark.parametrize(("ask", "most"), [("follow", 35), ("send", 62)])
+def test_of_each_kind_too_a_tenant_leaves_an_eighth_to_a_first_one_of_another(ask: str, most: int) -> None:
+    server = Server(per_user=None)
+    take = getattr(server, ask)
+    held = [take(f"user {n}") for n in range(most)]
+    assert refusal_of(take, "user") == ("tenant", most)
+    held.append(take("first", "other"))
+    assert giving_way(held) == []
+
+
 def test_another_tenant_that_asks_at_another_worker_counts_too() -> None:
     server = Server(per_user=None)
     other = server.follow("first", "other", worker=1)
-    held = [server.send(f"user {n}") for n in range(40)]
-    assert refusal_of(server.send, "user") == ("tenant", 40)
-    assert len(held) == 40
+    held = [server.send(f"user {n}") for n in range(35)]
+    assert refusal_of(server.send, "user") == ("tenant", 35)
+    assert len(held) == 35
     assert not other.must_give_way
 
 

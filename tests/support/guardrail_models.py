@@ -281,7 +281,9 @@ class NaiveOutage:
     told: list[tuple[float, Person | None]] = field(default_factory=list)  # when, and who failed
 
     def note(self, now: float, who: Person | None, *, is_open: bool = False) -> None:
-        kept = self.told if is_open else self._since(now, self.policy.window * 1.1)
+        kept = self._since(now, self.policy.window * 1.1)
+        if is_open:  # nobody is forgotten; of each, the last time counts
+            kept = [one for one in self.told if one[1] is None or one[1] != who]
         self.told = [*kept, (now, who)]
 
     def _since(self, now: float, seconds: float) -> list[tuple[float, Person | None]]:
@@ -300,9 +302,20 @@ class NaiveOutage:
         return sum(count if most is None else min(count, most) for count in tenants.values())
 
     def is_down(self, now: float, running: int) -> bool:
-        bad = sum(min(count, 3) for count in self.failing(now).values())
         fine = self._live(now).count(None) + running
-        return self.users_failing(now) >= self.policy.users and bad >= self.policy.share * (bad + fine)
+        failing = self.failing(now)
+        without = [""]  # the share of all is reached, and so it is without any one tenant
+        if self.policy.users_per_tenant is not None:
+            without += [who.tenant_id for who in failing]
+        for tenant in without:
+            bad = sum(min(count, 3) for who, count in failing.items() if who.tenant_id != tenant)
+            if bad < self.policy.share * (bad + fine):
+                return False
+        return self.users_failing(now) >= self.policy.users
+
+    def answered_since(self, moment: float, now: float) -> bool:
+        begins = [slot(when, self.policy.window / 10) for when, who in self.told if who is None]
+        return any(moment < begin <= now + CLOCK_SKEW_SECONDS for begin in begins)
 
     def without_probe(self, now: float, cooldown: float) -> set[Person]:
         """Who failed lately, while the breaker is open with this cool-down."""

@@ -720,6 +720,21 @@ def test_a_chat_deleted_while_it_answers_gives_back_and_still_pays(
     assert left == [other.scope.session_id], "the deleted chat's own cell is gone with it"
 
 
+def test_deleting_the_chat_of_a_probe_is_stopping_it(parts: Parts, scope: Scope, answering: Any) -> None:
+    """Who does that before the first word does not get the next probe."""
+    guardrails = parts.turns.kit.guardrails
+    down = guardrails.clock()
+    guardrails.registry.update(
+        guardrails.keys(scope)[3], lambda cell: replace(cell, breaker=cell.breaker.tripped(down))
+    )
+    other = scope.within(parts.chats.create(scope).id)
+    turn = begin(answering("too late"), scope, "Hello")
+    parts.turns.delete_chat(scope)
+    with pytest.raises(BreakerOpen):
+        begin(answering("never"), other, "Again")
+    turn.finish()
+
+
 def lose(parts: Parts, turn: Turn) -> None:
     """As if the turn's worker had died a while ago."""
     with parts.db.writing() as db:

@@ -209,15 +209,15 @@ BUGS = (
     Bug(
         "calls that failed are free",
         "agentapp/agents/loop.py",
-        "            self._end_call(call.model, error.usage or Usage())\n",
-        "            self._end_call(call.model, Usage())\n",
+        "            self._end_call(error.usage or Usage())\n",
+        "            self._end_call(Usage())\n",
         "tests/turns/test_turn.py::test_every_call_is_charged_to_the_chat_the_user_and_the_tenant",
     ),
     Bug(
         "only the first call is charged",
         "agentapp/agents/loop.py",
-        "        self._end_call(call.model, reply.usage)\n",
-        "        self._end_call(call.model, Usage() if self.ended_calls else reply.usage)\n",
+        "        self._end_call(reply.usage)\n",
+        "        self._end_call(Usage() if len(self._calls) > 1 else reply.usage)\n",
         "tests/turns/test_turn.py::test_every_call_is_charged_to_the_chat_the_user_and_the_tenant",
     ),
     Bug(
@@ -302,6 +302,14 @@ BUGS = (
         "        pass\n",
         "tests/agents/drivers/test_halting.py::"
         "test_an_answer_that_runs_into_a_deadline_costs_what_was_heard_of_it",
+    ),
+    Bug(
+        "an answer whose end does not say its cost is one token",
+        "agentapp/agents/providers/anthropic/messages.py",
+        "        usage = self._with_heard(self.usage or self._meter.estimate)\n",
+        "        usage = self.usage or self._meter.estimate\n",
+        "tests/agents/providers/anthropic/test_provider.py::"
+        "test_an_answer_without_a_final_count_costs_what_was_heard_of_it[sync]",
     ),
     Bug(
         "a dead worker's turns are free",

@@ -14,6 +14,7 @@ Without a script the last user text decides. It is echoed, unless it holds direc
     [[end-early]]                       a clean end of the body, without message_stop
     [[garbage]]                         the same after an event that is no JSON
     [[error-event:overloaded_error]]    the same after an error event
+    [[no-usage]]                        an answer whose end does not say what it has cost
     [[stop:max_tokens]]                 another stop reason
     [[tool:name {"a": 1}]]              a tool call; may be repeated
 """

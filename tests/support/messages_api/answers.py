@@ -40,7 +40,9 @@ def events_of(script: Script, request: Any, number: int) -> Iterator[Event]:
         yield from _last_event(fault, argument)
         return
     usage = usage_of(script, request)
-    delta = {"delta": {"stop_reason": stop_reason(script), "stop_sequence": None}, "usage": usage}
+    delta: dict[str, Any] = {"delta": {"stop_reason": stop_reason(script), "stop_sequence": None}}
+    if fault != "no-usage":
+        delta["usage"] = usage
     yield _event("message_delta", delta, Tokens(output=usage["output_tokens"] - sent))
     yield _event("message_stop", {})
 

@@ -42,7 +42,7 @@ def _obeyed(script: Script, name: str, argument: str) -> Script:
             return replace(script, pause=float(argument))
         case "stop":
             return replace(script, stop_reason=argument)
-        case "cut" | "reset" | "mute" | "stall" | "end-early" | "garbage" | "error-event":
+        case "cut" | "reset" | "mute" | "stall" | "end-early" | "garbage" | "error-event" | "no-usage":
             return replace(script, fault=f"{name}:{argument}")
     return script
 

@@ -319,6 +319,39 @@ BUGS = (
         "tests/turns/test_charging.py::test_a_turn_whose_worker_died_costs_what_was_stored_of_it",
     ),
     Bug(
+        "what a dead worker's model wrote and nobody was shown is free",
+        "agentapp/turns/turn.py",
+        "        if not new and (not written or spent == stored):\n",
+        "        if not new:\n",
+        "tests/turns/test_charging_once.py::test_what_is_not_shown_is_charged_though_the_worker_dies[sqlite]",
+    ),
+    Bug(
+        "what the heartbeat stores while a chat is being deleted vanishes",
+        "agentapp/turns/turn.py",
+        "                self._charge_the_rest(chat, charged, result)\n",
+        "                self._charge_the_rest(chat, self._spent_so_far(), result)\n",
+        "tests/turns/test_charging_once.py::"
+        "test_what_the_heartbeat_stores_while_others_wait_for_the_cells_is_charged[delete-postgresql]",
+    ),
+    Bug(
+        "a turn whose chat is deleted right after it ended is charged twice",
+        "agentapp/turns/turn.py",
+        "                if (charged := chat.take_charge(self.id)) is None:\n",
+        "                first = Spent.on_first_call(self._started.reservation)\n"
+        "                charged = chat.take_charge(self.id) or first\n"
+        "                if again and chat.ended_turn(self.id) is not None:\n",
+        "tests/turns/test_charging_once.py::"
+        "test_a_turn_whose_chat_is_deleted_before_it_is_known_to_be_stored_is_charged_once[sqlite]",
+    ),
+    Bug(
+        "a chat that fails keeps the turns of dead workers from being settled",
+        "agentapp/turns/jobs.py",
+        "            except Exception as error:\n",
+        "            except NotImplementedError as error:\n",
+        "tests/turns/test_charging_once.py::"
+        "test_a_chat_that_fails_does_not_keep_the_turns_of_others_from_being_settled[sqlite-unreadable]",
+    ),
+    Bug(
         "a turn that was given up too early is charged twice",
         "agentapp/turns/turn.py",
         "        tokens = result.usage.total_tokens - charged.usage.total_tokens\n",

@@ -36,7 +36,8 @@ hypothesis.settings.register_profile("suite", max_examples=20 if ROUNDS == 1 els
 hypothesis.settings.load_profile("suite")
 
 OWNED = re.compile(
-    r"\b(?:FROM|UPDATE|JOIN)\s+(sessions|turns|turn_events|messages|notes|search_entries)\b", re.I
+    r"\b(?:FROM|UPDATE|JOIN)\s+(sessions|turns|turn_events|charged_turns|messages|notes|search_entries)\b",
+    re.I,
 )
 
 

@@ -209,15 +209,15 @@ BUGS = (
     Bug(
         "calls that failed are free",
         "agentapp/agents/loop.py",
-        "            self._end_call(call.model, error.usage or Usage())\n",
-        "            self._end_call(call.model, Usage())\n",
+        "            self._end_call(error.usage or Usage())\n",
+        "            self._end_call(Usage())\n",
         "tests/turns/test_turn.py::test_every_call_is_charged_to_the_chat_the_user_and_the_tenant",
     ),
     Bug(
         "only the first call is charged",
         "agentapp/agents/loop.py",
-        "        self._end_call(call.model, reply.usage)\n",
-        "        self._end_call(call.model, Usage() if self.ended_calls else reply.usage)\n",
+        "        self._end_call(reply.usage)\n",
+        "        self._end_call(Usage() if len(self._calls) > 1 else reply.usage)\n",
         "tests/turns/test_turn.py::test_every_call_is_charged_to_the_chat_the_user_and_the_tenant",
     ),
     Bug(
@@ -342,11 +342,52 @@ BUGS = (
         "test_an_answer_that_runs_into_a_deadline_costs_what_was_heard_of_it",
     ),
     Bug(
+        "an answer whose end does not say its cost is one token",
+        "agentapp/agents/providers/anthropic/messages.py",
+        "        usage = self._with_heard(self.usage or self._meter.estimate)\n",
+        "        usage = self.usage or self._meter.estimate\n",
+        "tests/agents/providers/anthropic/test_provider.py::"
+        "test_an_answer_without_a_final_count_costs_what_was_heard_of_it[sync]",
+    ),
+    Bug(
         "a dead worker's turns are free",
         "agentapp/turns/abandoned.py",
         "    return spent.added_to(result)\n",
         "    return result\n",
         "tests/turns/test_charging.py::test_a_turn_whose_worker_died_costs_what_was_stored_of_it",
+    ),
+    Bug(
+        "what a dead worker's model wrote and nobody was shown is free",
+        "agentapp/turns/turn.py",
+        "        if not new and (not written or spent == stored):\n",
+        "        if not new:\n",
+        "tests/turns/test_charging_once.py::test_what_is_not_shown_is_charged_though_the_worker_dies[sqlite]",
+    ),
+    Bug(
+        "what the heartbeat stores while a chat is being deleted vanishes",
+        "agentapp/turns/turn.py",
+        "                self._charge_the_rest(chat, charged, result)\n",
+        "                self._charge_the_rest(chat, self._spent_so_far(), result)\n",
+        "tests/turns/test_charging_once.py::"
+        "test_what_the_heartbeat_stores_while_others_wait_for_the_cells_is_charged[delete-postgresql]",
+    ),
+    Bug(
+        "a turn whose chat is deleted right after it ended is charged twice",
+        "agentapp/turns/turn.py",
+        "                if (charged := chat.take_charge(self.id)) is None:\n",
+        "                first = Spent.on_first_call(self._started.reservation)\n"
+        "                charged = chat.take_charge(self.id) or first\n"
+        "                if again and chat.ended_turn(self.id) is not None:\n",
+        "tests/turns/test_charging_once.py::"
+        "test_a_turn_whose_chat_is_deleted_before_it_is_known_to_be_stored_is_charged_once[sqlite]",
+    ),
+    Bug(
+        "a chat that fails keeps the turns of dead workers from being settled",
+        "agentapp/turns/jobs.py",
+        "            except Exception as error:\n",
+        "            except NotImplementedError as error:\n",
+        "tests/turns/test_charging_once.py::"
+        "test_a_chat_that_fails_does_not_keep_the_turns_of_others_from_being_settled[sqlite-unreadable]",
     ),
     Bug(
         "a turn that was given up too early is charged twice",

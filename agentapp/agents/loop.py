@@ -70,7 +70,6 @@ class Limits:
 class TurnLoop:
     """One turn's loop. Its attributes are right at any moment, also after a failure.
 
-    - ``ended_calls``: the model and the usage of each model call that has ended
     - ``called``: how often each tool was called in this turn; ``called_before``: in the session before it
     - ``answering``: the name of the agent at work
     - ``stays_with``: the specialist that the session's next turn begins with, if any
@@ -84,10 +83,11 @@ class TurnLoop:
     prices: Prices = field(default_factory=Prices)
     called_before: Mapping[str, int] = field(default_factory=dict)
     called: Counter[str] = field(default_factory=Counter)
-    ended_calls: tuple[tuple[str, Usage], ...] = ()
     answering: str = ""
     stays_with: str = ""
-    _under_way: tuple[str, Meter] | None = None  # the model that is being asked
+    # The model of each call with its usage, or with its meter while the call is under way. It is one value,
+    # always replaced as a whole: another thread may look at any moment, and must see no call twice.
+    _calls: tuple[tuple[str, Usage | Meter], ...] = ()
     _said_something: bool = False
     _open_hand_over: tuple[ToolCall, tuple[ToolResult, ...]] | None = None
 
@@ -98,20 +98,19 @@ class TurnLoop:
     @property
     def spent(self) -> tuple[tuple[str, Usage], ...]:
         """The model and the usage of each model call, also of one that is under way."""
-        return self._calls(lambda meter: meter.usage)
+        return self._spent(lambda meter: meter.usage)
 
     @property
     def spent_if_cut(self) -> tuple[tuple[str, Usage], ...]:
         """The same, but a call that is about to be made counts as made: if the worker dies now, nobody will
         know whether it was.
         """
-        return self._calls(lambda meter: meter.usage_if_sent)
+        return self._spent(lambda meter: meter.usage_if_sent)
 
-    def _calls(self, usage_of: Callable[[Meter], Usage]) -> tuple[tuple[str, Usage], ...]:
-        if (asked := self._under_way) is None:
-            return self.ended_calls
-        model, meter = asked
-        return (*self.ended_calls, (model, usage_of(meter)))
+    def _spent(self, usage_of: Callable[[Meter], Usage]) -> tuple[tuple[str, Usage], ...]:
+        return tuple(
+            (model, spent if isinstance(spent, Usage) else usage_of(spent)) for model, spent in self._calls
+        )
 
     def run(self) -> Generator[Action, Any, None]:
         """A turn that ends in any other way than by returning leaves the session with the front agent."""
@@ -127,14 +126,14 @@ class TurnLoop:
 
     def _step(self, agent: LiveAgent) -> Steps:
         call = agent.make_call(self.scope, self.model, self._reply_tokens(agent))
-        self._under_way = (call.model, call.meter)
+        self._calls = (*self._calls, (call.model, call.meter))
         yield Emit(AgentThinking(agent.name))
         try:
             reply: Reply = yield AskModel(call, "\n\n" if self._said_something else "")
         except TurnFailed as error:
-            self._end_call(call.model, error.usage or Usage())
+            self._end_call(error.usage or Usage())
             return (yield from self._fall_back(agent, error))
-        self._end_call(call.model, reply.usage)
+        self._end_call(reply.usage)
         self._said_something = self._said_something or bool(reply.text)
         message = Message("assistant", (reply.text,) if reply.text else (), reply.calls)
         agent.add_messages(self.scope, message)
@@ -252,9 +251,9 @@ class TurnLoop:
         self.answering = agent.name
         return Emit(AgentStarted(agent.name))
 
-    def _end_call(self, model: str, usage: Usage) -> None:
-        self.ended_calls += ((model, usage),)
-        self._under_way = None
+    def _end_call(self, usage: Usage) -> None:
+        *ended, (model, _) = self._calls
+        self._calls = (*ended, (model, usage))
 
     def _reply_tokens(self, agent: LiveAgent) -> int:
         """The most tokens that the next reply may have, within all that is left of the turn's limits."""

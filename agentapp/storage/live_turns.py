@@ -8,18 +8,32 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from datetime import timedelta
 
-from sqlalchemy import ColumnElement, CursorResult, and_, insert, or_, select, update
+from sqlalchemy import ColumnElement, CursorResult, and_, bindparam, func, insert, or_, select, update
+from sqlalchemy.orm import aliased
 
 from agentapp.events import Event, from_json
 from agentapp.guardrails.times import CLOCK_SKEW_SECONDS
 from agentapp.isolation import Scope, new_id
 from agentapp.storage.db import Database
 from agentapp.storage.models import LiveTurn, TurnEvents
-from agentapp.storage.owned import in_session
+from agentapp.storage.owned import OWNER, in_session, owner_parameters
 from agentapp.storage.values import utc_now
 from agentapp.turns.values import Lease, NewEvents
 
 MAX_TURNS_PER_QUERY = 100  # each adds an OR, and SQLite limits how deep an expression may be
+
+
+_later = aliased(TurnEvents)
+# For a turn that goes on spending without an event, as while the model writes the input of a tool.
+UPDATE_SPENT = (
+    update(TurnEvents)
+    .where(in_session(OWNER, TurnEvents), TurnEvents.turn_id == bindparam("turn"))
+    .where(
+        TurnEvents.first
+        == select(func.max(_later.first)).where(_later.turn_id == bindparam("turn")).scalar_subquery()
+    )
+    .values(spent=bindparam("spent_now"))
+)
 
 
 class SqlLiveTurnStore:
@@ -34,9 +48,11 @@ class SqlLiveTurnStore:
             # A row that another transaction is just removing is not waited for: that turn has ended.
             found = db.execute(mine.with_for_update(read=True, key_share=True, skip_locked=True))
             alive = dict(found.all())
-            rows = [_row(events) for events in new if events.turn_id in alive]
-            if rows:
+            stored = [each for each in new if each.turn_id in alive]
+            if rows := [_row(each) for each in stored if each.events]:
                 db.execute(insert(TurnEvents), rows)
+            if spent := [_spent(each) for each in stored if not each.events]:
+                db.connection().execute(UPDATE_SPENT, spent)
             if renew and alive:
                 until = utc_now() + lease.length
                 db.execute(update(LiveTurn).where(LiveTurn.turn_id.in_(alive)).values(lease_until=until))
@@ -106,3 +122,7 @@ def _row(new: NewEvents) -> dict[str, object]:
         "events": [[event.kind, event.data] for event in new.events],
         "spent": new.spent.to_json(),
     }
+
+
+def _spent(new: NewEvents) -> dict[str, object]:
+    return {**owner_parameters(new.scope), "turn": new.turn_id, "spent_now": new.spent.to_json()}

@@ -183,8 +183,8 @@ class LiveTurn(OfTurn, Base):
 
 
 class TurnEvents(OfTurn, Base):
-    """Events of a running turn, from number ``first`` on, as JSON, and what the turn had spent by then. They
-    are deleted when the turn ends.
+    """Events of a running turn, from number ``first`` on, as JSON, and what the turn had spent by then; in
+    the last row, what it has spent by now. They are deleted when the turn ends.
     """
 
     __tablename__ = "turn_events"
@@ -195,6 +195,18 @@ class TurnEvents(OfTurn, Base):
     first: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
     events: Mapped[list[Any]] = mapped_column(JSON)
     spent: Mapped[list[Any] | None] = mapped_column(JSON)
+
+
+class ChargedTurn(OfTurn, Base):
+    """What was charged for a turn that was ended by somebody else than its worker. Should the worker be alive
+    it charges the rest, also if the chat is deleted: so this row refers to nothing.
+    """
+
+    __tablename__ = "charged_turns"
+
+    turn_id: Mapped[str] = mapped_column(Id, primary_key=True)
+    spent: Mapped[list[Any]] = mapped_column(JSON)
+    charged_at: Mapped[datetime]
 
 
 class Message(InSession, Base):

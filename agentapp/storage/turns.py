@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from sqlalchemy import (
@@ -33,8 +33,8 @@ from agentapp.isolation import Scope, new_id
 from agentapp.storage.cells import CellRows, CellStore
 from agentapp.storage.db import Database
 from agentapp.storage.locks import lock_chat
-from agentapp.storage.models import ChatSession, LiveTurn, Message, Turn, TurnEvents
-from agentapp.storage.owned import OWNER, in_session, owner_parameters, this_session
+from agentapp.storage.models import ChargedTurn, ChatSession, LiveTurn, Message, Turn, TurnEvents
+from agentapp.storage.owned import OWNER, in_session, owned_by, owner_parameters, this_session
 from agentapp.storage.room import Room
 from agentapp.storage.search import index_message, index_title
 from agentapp.storage.turn_rows import (
@@ -49,6 +49,7 @@ from agentapp.storage.values import utc_now
 from agentapp.turns.values import Lease, NewMessage, Place, RunningTurn, Spent, TurnRecord
 
 MAX_HISTORY_TURNS = 100
+CHARGES_KEPT = timedelta(days=1)  # a worker that was taken for dead for so long charges no more
 
 
 def _messages_up_to(last: BindParameter[int]) -> Select[str, str]:
@@ -100,6 +101,16 @@ LAST_SPENT = (
     .where(in_session(OWNER, TurnEvents), TurnEvents.turn_id == bindparam("turn"))
     .order_by(TurnEvents.first.desc())
     .limit(1)
+)
+LEAVE_CHARGE = insert(ChargedTurn)
+TAKE_CHARGE = (
+    delete(ChargedTurn)
+    .where(in_session(OWNER, ChargedTurn), ChargedTurn.turn_id == bindparam("turn"))
+    .returning(ChargedTurn.spent)
+)
+# The user's own, whose row is locked: so nobody waits for somebody else here.
+DELETE_OLD_CHARGES = delete(ChargedTurn).where(
+    owned_by(OWNER, ChargedTurn), ChargedTurn.charged_at < bindparam("before")
 )
 REMOVE_LIVE_TURN = delete(LiveTurn).where(in_session(OWNER, LiveTurn), LiveTurn.turn_id == bindparam("turn"))
 DELETE_CHAT = delete(ChatSession).where(this_session(OWNER))
@@ -199,6 +210,15 @@ class SqlChatTransaction:
     def spent_so_far(self, turn_id: str) -> Spent | None:
         stored = self._run(LAST_SPENT, turn=turn_id).scalar()
         return None if stored is None else Spent.from_json(stored)
+
+    def leave_charge(self, turn_id: str, charged: Spent) -> None:
+        self._run(DELETE_OLD_CHARGES, before=self.now - CHARGES_KEPT)
+        values = {"turn_id": turn_id, "spent": charged.to_json(), "charged_at": self.now}
+        self._run(LEAVE_CHARGE, **self._owner_columns(), **values)
+
+    def take_charge(self, turn_id: str) -> Spent | None:
+        charged = self._run(TAKE_CHARGE, turn=turn_id).scalar()
+        return None if charged is None else Spent.from_json(charged)
 
     def ended_turn(self, turn_id: str) -> tuple[str, Usage] | None:
         found = self._run(ENDED_TURN, turn=turn_id).first()

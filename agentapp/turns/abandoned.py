@@ -43,6 +43,7 @@ def find_running(chat: ChatTransaction, guardrails: Guardrails, scope: Scope, le
     if result.reply:
         chat.add_message(running.id, "assistant", result.reply)
     if running.reservation is not None:
+        chat.leave_charge(running.id, Spent.of(result))
         guardrails.settle(chat.cells, scope, running.reservation, result)
     chat.remove_live_turn(running.id)
     return None
@@ -56,14 +57,15 @@ def delete_chat(store: TurnStore, guardrails: Guardrails, scope: Scope) -> None:
         running = chat.running_turn()
         if running is not None and running.reservation is not None:
             result = _charged(chat, running, TurnResult("stopped"))
+            chat.leave_charge(running.id, Spent.of(result))
             guardrails.settle(chat.cells, scope, running.reservation, result)
         chat.delete_chat()
         chat.cells.remove(Key("session", scope.session_id))
 
 
 def _charged(chat: ChatTransaction, running: RunningTurn, result: TurnResult) -> TurnResult:
-    """The result with what the turn has spent as far as that is known. Should its worker be alive after all,
-    it knows that this was charged: see `Turn._charge_the_rest`.
+    """The result with what the turn has spent as far as that is known. Its worker may be alive after all and
+    store more in the meantime, so what was charged is left for it: see `Turn._charge_the_rest`.
     """
     if running.reservation is None:
         return result

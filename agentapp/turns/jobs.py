@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import time
 
+from agentapp.errors import StorageUnavailable
 from agentapp.guardrails.guard import Guardrails
-from agentapp.isolation import Binder
+from agentapp.isolation import Binder, Scope
+from agentapp.logs import described
 from agentapp.turns.abandoned import interrupt_abandoned
 from agentapp.turns.draining import Draining
 from agentapp.turns.feed import Subscriptions
@@ -13,8 +16,11 @@ from agentapp.turns.leases import Leases
 from agentapp.turns.local import LocalTurns
 from agentapp.turns.remote import RemoteTurns
 from agentapp.turns.stores import LiveTurnStore, LoginStore, TurnStore
+from agentapp.turns.values import Lease
 
 RENEWALS_PER_LEASE = 4
+
+log = logging.getLogger(__name__)
 
 
 class EndDisplacedStreams:
@@ -105,16 +111,32 @@ class InterruptAbandonedTurns:  # agentapp: shared ok - changed by the heartbeat
         self._store, self._live, self._guardrails = store, live, guardrails
         self._leases, self._binder = leases, binder
         self._trusts_leases_from = 0.0
+        self._failing: set[str] = set()  # the chats whose turn could not be interrupted
 
     def run(self, now: float) -> bool:
         lease = self._leases.current()
         if gone := {worker for worker in self._live.workers() if self._leases.is_gone(worker)}:
             self._live.end_leases(gone)
         if gone or now >= self._trusts_leases_from:
-            for scope in self._live.abandoned(lease):
+            self._interrupt(self._live.abandoned(lease), lease)
+        return False
+
+    def _interrupt(self, chats: list[Scope], lease: Lease) -> None:
+        """A chat that fails does not keep the others from it. Those that failed before come last: if the
+        database takes too long over one, the beat must not wait for the next one too.
+        """
+        self._failing &= {scope.session_id for scope in chats}
+        for scope in sorted(chats, key=lambda scope: scope.session_id in self._failing):
+            try:
                 with self._binder.bound(scope):
                     interrupt_abandoned(self._store, self._guardrails, scope, lease)
-        return False
+            except Exception as error:
+                if scope.session_id not in self._failing:  # told once: it is tried again and again
+                    failed = "a turn of chat %s that has lost its worker could not be interrupted: %s"
+                    log.error(failed, scope.session_id, described(error))
+                self._failing.add(scope.session_id)
+                if isinstance(error, StorageUnavailable):
+                    return
 
     def distrust_leases(self) -> None:
         """After the database was away every lease looks as if it had run out. Others' leases are judged again

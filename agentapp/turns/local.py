@@ -12,22 +12,25 @@ from agentapp.errors import TurnFailed, TurnInterrupted, TurnStopped
 from agentapp.isolation import Binder
 from agentapp.turns.feed import Feed
 from agentapp.turns.turn import Turn
-from agentapp.turns.values import NewEvents
+from agentapp.turns.values import NewEvents, Spent
 
 
 @dataclass(slots=True)
 class LocalTurn:
-    """``written`` is how many of its events are stored; only the heartbeat changes it."""
+    """``written`` is how many of its events are stored, ``stored`` what it had spent when something was
+    stored last. Only the heartbeat changes them.
+    """
 
     turn: Turn
     written: int = 0
+    stored: Spent | None = None
 
     def unwritten(self) -> NewEvents | None:
-        return self.turn.unwritten(self.written)
+        return self.turn.unwritten(self.written, self.stored)
 
     def has_written(self, new: NewEvents) -> None:
         self.written += len(new.events)
-        self.turn.stored_spent = new.spent
+        self.stored = new.spent
 
 
 class LocalTurns:

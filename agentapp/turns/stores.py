@@ -65,7 +65,17 @@ class ChatTransaction(Protocol):
         """The events of a running turn that were stored."""
 
     def spent_so_far(self, turn_id: str) -> Spent | None:
-        """What was stored with the last of them; None if nothing is stored yet."""
+        """What it had spent when something was stored last; None if nothing is stored yet."""
+
+    def leave_charge(self, turn_id: str, charged: Spent) -> None:
+        """For a turn that is ended by somebody else than its worker: this is what was charged for it. It is
+        kept though the chat is deleted.
+        """
+
+    def take_charge(self, turn_id: str) -> Spent | None:
+        """What was charged for a turn by whoever ended it in its worker's place, once: it is not kept any
+        longer. None if nobody else has ended it.
+        """
 
     def end_turn(self, turn_id: str, result: TurnResult, events: Sequence[Event]) -> bool:
         """Store how a running turn ended. False if it is not running any more."""
@@ -98,7 +108,8 @@ class LiveTurnStore(Protocol):
     """The turns that run, in whichever worker: their leases, their events so far, requests to stop them."""
 
     def write(self, new: Sequence[NewEvents], lease: Lease, *, renew: bool) -> Mapping[str, bool]:
-        """Store new events and, if asked to, renew the leases of this worker's turns, in one transaction.
+        """Store new events with what the turns have spent and, if asked to, renew the leases of this worker's
+        turns, in one transaction.
 
         Gives the turns of this worker that are still alive, and for each if it was asked to stop.
         Events of a turn that is not alive any more are left out: its end is stored already.

@@ -105,8 +105,6 @@ class Turn(Iterator[NumberedEvent | None]):
         self.scope = scope
         self.feed = Feed(scope, started.turn_id)
         self.result: TurnResult | None = None
-        # What is charged if somebody else ends the turn. The heartbeat sets it when it has stored more.
-        self.stored_spent = Spent.on_first_call(started.reservation)
         self._loop: TurnLoop | None = None
         self._kit, self._started = kit, started
         self._halted: Future[Any] = Future()
@@ -142,16 +140,24 @@ class Turn(Iterator[NumberedEvent | None]):
     def __next__(self) -> NumberedEvent | None:
         return next(self._playing)
 
-    def unwritten(self, written: int) -> NewEvents | None:
-        """The events after the first ``written`` ones, to be stored; None if there are none."""
+    def unwritten(self, written: int = 0, stored: Spent | None = None) -> NewEvents | None:
+        """The events after the first ``written`` ones, and what was spent, to be stored. None if there are no
+        such events and it has spent no more than what is ``stored``.
+        """
         # The loop counts a call before the event of it: what is stored with the event has the call in it.
         new = tuple(each.event for each in self.feed.since(written))
-        if not new:
+        spent = self._spent_so_far()
+        if not new and (not written or spent == stored):
             return None
-        loop = self._loop
-        calls = loop.spent_if_cut if loop else ()
-        spent = self._kit.spent_on(calls) if calls else self.stored_spent
         return NewEvents(self.scope, self.id, written + 1, new, spent)
+
+    def _spent_so_far(self) -> Spent:
+        """From any thread: what is charged if the worker dies now."""
+        loop = self._loop
+        if loop is None and self.result is not None:
+            return Spent.of(self.result)
+        calls = loop.spent_if_cut if loop else ()
+        return self._kit.spent_on(calls) if calls else Spent.on_first_call(self._started.reservation)
 
     def halt(self, reason: TurnFailed) -> None:
         """From any thread: end it at once, also while the model is silent. Does nothing if it has ended."""
@@ -255,14 +261,15 @@ class Turn(Iterator[NumberedEvent | None]):
         """Store the result and settle with the guardrails. False if the turn is running no more: somebody
         else has ended it, or its chat is deleted.
 
-        If it is done ``again``, the commit before may have worked although the connection broke off.
+        If it is done ``again``, the commit before may have worked although the connection broke off. Whoever
+        else ends a turn leaves what was charged for it; so if nothing is left, that commit has worked.
         """
         guardrails, scope = self._kit.guardrails, self.scope
         with self._kit.store.chat(scope) as chat:
             if not chat.end_turn(self.id, result, self.feed.events):
-                if again and chat.ended_turn(self.id) == (result.status, result.usage):
-                    return True
-                self._charge_the_rest(chat, result)
+                if (charged := chat.take_charge(self.id)) is None:
+                    return again and chat.ended_turn(self.id) == (result.status, result.usage)
+                self._charge_the_rest(chat, charged, result)
                 return False
             chat.touch()
             if result.reply:
@@ -271,11 +278,10 @@ class Turn(Iterator[NumberedEvent | None]):
             chat.remove_live_turn(self.id)
             return True
 
-    def _charge_the_rest(self, chat: ChatTransaction, result: TurnResult) -> None:
+    def _charge_the_rest(self, chat: ChatTransaction, charged: Spent, result: TurnResult) -> None:
         """What it spent was spent in any case. Whoever ended it has charged what was stored until then; that
         was more than the truth if it was estimated too high.
         """
-        charged = self.stored_spent
         tokens = result.usage.total_tokens - charged.usage.total_tokens
         microusd = result.charged_microusd - charged.charged_microusd
         rest = replace(result, usage=Usage(tokens), charged_microusd=microusd)

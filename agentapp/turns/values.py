@@ -77,6 +77,10 @@ class Spent:
         return cls(Usage(*state[:3]), *state[3:5])
 
     @classmethod
+    def of(cls, result: TurnResult) -> Spent:
+        return cls(result.usage, result.cost_microusd, result.charged_microusd)
+
+    @classmethod
     def on_first_call(cls, reservation: Reservation) -> Spent:
         """What counts as spent until something was stored."""
         cost = reservation.first_call_microusd

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -82,6 +84,30 @@ def test_front_goes_on_where_it_handed_over_when_the_specialist_hands_back(play:
 
 def test_a_session_whose_specialist_is_gone_starts_with_the_front_agent(play: Play) -> None:
     assert play("hello", agent="retired").loop.answering == "triage"
+
+
+def test_whoever_looks_at_any_moment_sees_each_call_once() -> None:
+    """The heartbeat reads on a thread of its own what the loop has spent, between any two lines of it."""
+    loop = TurnLoop(A, TEAM.build(A), Opening("hello"), "m")
+    actions, seen = loop.run(), list[int]()
+
+    def look(frame: FrameType, what: str, _: Any) -> Any:
+        if frame.f_code.co_filename == TurnLoop.run.__code__.co_filename and frame.f_code.co_name != "_spent":
+            sys.settrace(None)
+            seen.append(len(loop.spent_if_cut))
+            sys.settrace(look)
+            return look
+        return None
+
+    for answer in (None, None, None, hands_over("maths"), None, None, None, None, Reply("42", usage=SPENT)):
+        before = sys.gettrace()
+        sys.settrace(look)
+        try:
+            actions.send(answer)
+        finally:
+            sys.settrace(before)
+    assert seen == sorted(seen)
+    assert (seen[0], seen[-1]) == (0, 2), "and none is gone for a moment"
 
 
 @pytest.mark.parametrize("to", ["nobody", None, 7, "triage"])

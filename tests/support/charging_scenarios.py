@@ -29,6 +29,7 @@ SETTINGS = {
 }
 WORD_SECONDS = 0.02
 SLOW = f"[[slow:{WORD_SECONDS}]]"
+WRITES = "[[writes:"
 AT_ONCE = 8
 
 End = Callable[[Seat, str], None]
@@ -93,16 +94,16 @@ def ends(installation: Installation, count: int, tolerance: float = 0.1) -> Foun
 
 
 def kills(installation: Installation, count: int, length: int = 400, tolerance: float = 0.1) -> Found:
-    """Workers are killed at random moments in the middle of answers of so many words. What a dead worker had
-    heard since its last heartbeat, a quarter of a second before, is not charged: of a short answer that is
-    a larger part.
+    """Workers are killed at random moments in the middle of answers of so many words, or while the model
+    writes the input of a tool, which is not shown. What a dead worker had heard since its last heartbeat, a
+    quarter of a second before, is not charged: of a short answer that is a larger part.
     """
     found, seats, killed = Found(), installation.seats(AT_ONCE), 0
 
     def talk(seat: Seat) -> None:
         while killed < count:
             with suppress(Broken, OSError, AssertionError):  # it was the worker that answered this one
-                send(seat, words(length, SLOW)).rest()
+                send(seat, random.choice((words(length, SLOW), writing(length)))).rest()
 
     with ThreadPoolExecutor(AT_ONCE) as pool:
         talking = [pool.submit(talk, seat) for seat in seats]
@@ -123,15 +124,24 @@ def kills(installation: Installation, count: int, length: int = 400, tolerance: 
         "JOIN messages ON messages.turn_id = turns.id AND messages.role = 'user'",
     )
     statuses = Counter(status for status, _, _ in asked)
+    hidden = sum(status == "interrupted" and WRITES in text for status, _, text in asked)
     free = [text for _, tokens, text in asked if not tokens]
     # Whether a call was made that a worker was about to make when it died, nobody knows. It is charged.
     unsent = [tokens for _, tokens, text in asked if not installation.model.calls(text.split()[0])]
     found.figures |= {"workers killed": killed, "how turns ended": dict(statuses)}
+    found.figures["died while a tool's input was written"] = hidden
     found.figures["turns that died before they were sent"] = len(unsent)
     found.claim(statuses["interrupted"] > 0, "no kill met a turn")
     found.claim(not free, f"these turns cost nothing: {free}")
     compare(found, installation, sum(unsent), tolerance)
     return found
+
+
+def writing(length: int) -> Words:
+    """For an answer of a few words and a tool's input of so many pieces. It breaks off at its end, so that no
+    second call follows.
+    """
+    return words(1, f"{SLOW} {WRITES}{length}]] [[end-early]]")
 
 
 def compare(found: Found, installation: Installation, unsent: int = 0, tolerance: float = 0.1) -> None:

@@ -14,8 +14,10 @@ Without a script the last user text decides. It is echoed, unless it holds direc
     [[end-early]]                       a clean end of the body, without message_stop
     [[garbage]]                         the same after an event that is no JSON
     [[error-event:overloaded_error]]    the same after an error event
+    [[no-usage]]                        an answer whose end does not say what it has cost
     [[stop:max_tokens]]                 another stop reason
     [[tool:name {"a": 1}]]              a tool call; may be repeated
+    [[writes:N]]                        a tool call whose input is so many pieces long, and never whole
 """
 
 from tests.support.messages_api.answers import events_of

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -15,6 +16,8 @@ from tests.support.messages_api.scripts import (
     stop_reason,
     usage_of,
 )
+
+LONG_INPUT = 400  # characters of a tool's input; more are streamed piece by piece, as words are
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +43,9 @@ def events_of(script: Script, request: Any, number: int) -> Iterator[Event]:
         yield from _last_event(fault, argument)
         return
     usage = usage_of(script, request)
-    delta = {"delta": {"stop_reason": stop_reason(script), "stop_sequence": None}, "usage": usage}
+    delta: dict[str, Any] = {"delta": {"stop_reason": stop_reason(script), "stop_sequence": None}}
+    if fault != "no-usage":
+        delta["usage"] = usage
     yield _event("message_delta", delta, Tokens(output=usage["output_tokens"] - sent))
     yield _event("message_stop", {})
 
@@ -55,7 +60,8 @@ def _block_events(index: int, block: Mapping[str, Any]) -> Iterator[tuple[Event,
     kind, name = ("text_delta", "text") if block["type"] == "text" else ("input_json_delta", "partial_json")
     for piece in block["pieces"]:
         delta = {"index": index, "delta": {"type": kind, name: piece}}
-        yield replace(_event("content_block_delta", delta), is_piece=kind == "text_delta"), piece
+        is_piece = kind == "text_delta" or len(block["pieces"]) > len(_halves(""))
+        yield replace(_event("content_block_delta", delta), is_piece=is_piece), piece
     yield _event("content_block_stop", {"index": index}), ""
 
 
@@ -77,9 +83,13 @@ def _blocks(script: Script) -> list[dict[str, Any]]:
     blocks: list[dict[str, Any]] = [{"type": "text", "pieces": script.pieces}] if script.pieces else []
     for place, (name, sent) in enumerate(script.tools):
         raw = sent if isinstance(sent, str) else json.dumps(sent)
-        halves = ("", raw[: len(raw) // 2], raw[len(raw) // 2 :])
-        blocks.append({"type": "tool_use", "id": f"toolu_{place:02d}", "name": name, "pieces": halves})
+        pieces = _halves(raw) if len(raw) <= LONG_INPUT else tuple(re.findall(".{1,20}", raw))
+        blocks.append({"type": "tool_use", "id": f"toolu_{place:02d}", "name": name, "pieces": pieces})
     return blocks
+
+
+def _halves(raw: str) -> tuple[str, ...]:
+    return "", raw[: len(raw) // 2], raw[len(raw) // 2 :]
 
 
 def message_of(script: Script, request: Any, number: int) -> dict[str, Any]:

@@ -40,9 +40,13 @@ def _obeyed(script: Script, name: str, argument: str) -> Script:
             return replace(script, delay=float(argument or 3600))
         case "slow":
             return replace(script, pause=float(argument))
+        case "writes":
+            return replace(
+                script, tools=(*script.tools, ("add_note", '{"text": "' + "x" * 20 * int(argument)))
+            )
         case "stop":
             return replace(script, stop_reason=argument)
-        case "cut" | "reset" | "mute" | "stall" | "end-early" | "garbage" | "error-event":
+        case "cut" | "reset" | "mute" | "stall" | "end-early" | "garbage" | "error-event" | "no-usage":
             return replace(script, fault=f"{name}:{argument}")
     return script
 

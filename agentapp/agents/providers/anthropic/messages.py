@@ -65,6 +65,7 @@ class Assembler:
         self._heard_bytes = 0
         self.usage: Usage | None = None  # None until the API said that it started
         self._counts: dict[str, int] = {}
+        self._said_output = False  # not at its start, where a count is only a beginning, but at its end
         self._texts: list[str] = []
         self._calls: dict[int, tuple[ToolCall, list[str]]] = {}
         self._stop_reason = ""
@@ -89,7 +90,8 @@ class Assembler:
         event = json.loads(data)
         match event["type"]:
             case "message_start":
-                return self._count(event["message"]["usage"])
+                # No request is without input: a gateway that begins with a zero may say it at the end.
+                return self._count({name: n for name, n in event["message"]["usage"].items() if n})
             case "content_block_start":
                 return self._start_block(event["index"], event["content_block"])
             case "content_block_delta":
@@ -98,7 +100,9 @@ class Assembler:
                 return ""
             case "message_delta":
                 self._stop_reason = event["delta"].get("stop_reason") or ""
-                return self._count(event.get("usage") or {})
+                usage = event.get("usage") or {}
+                self._said_output = self._said_output or usage.get("output_tokens") is not None
+                return self._count(usage)
             case "message_stop":
                 self._stopped = True
             case "error":
@@ -112,7 +116,8 @@ class Assembler:
 
     def reply(self) -> Reply:
         calls = tuple(_with_input(call, "".join(parts)) for _, (call, parts) in sorted(self._calls.items()))
-        return Reply("".join(self._texts), calls, self.usage or Usage(model_calls=1), self._stop_reason)
+        usage = self._with_heard(self.usage or self._meter.estimate)
+        return Reply("".join(self._texts), calls, usage, self._stop_reason)
 
     def translate_error(self, exc: Exception, key: str) -> ProviderError:
         error = translate_error(exc, self.usage and self._with_heard(self.usage), self._meter.estimate, key)
@@ -149,14 +154,19 @@ class Assembler:
         self._meter.heard(text)
 
     def _with_heard(self, usage: Usage) -> Usage:
-        """The API says how much came out only at the end, and this answer did not get there."""
+        """The API says how much came out only at the end. If it did, that is the truth. Otherwise it is what
+        was heard: the answer did not get there, or a gateway left the last count out.
+        """
+        if self._said_output:
+            return usage
         return replace(usage, output_tokens=max(usage.output_tokens, tokens_in(self._heard_bytes)))
 
     def _count(self, usage: Mapping[str, Any]) -> Usage:
         # Counts are totals so far, and an event names only those it knows: a later one replaces an earlier.
         self._counts |= {name: int(usage[name]) for name in TOKEN_COUNTS if usage.get(name) is not None}
-        output = self._counts.get("output_tokens", 0)
-        self.usage = Usage(sum(self._counts.values()) - output, output, model_calls=1)
+        said = [count for name, count in self._counts.items() if name != "output_tokens"]
+        taken_in = sum(said) if said else self._meter.estimate.input_tokens
+        self.usage = Usage(taken_in, self._counts.get("output_tokens", 0), model_calls=1)
         return self.usage
 
 

@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
+from agentapp.agents.meter import Meter
 from agentapp.agents.provider import Reply
+from agentapp.errors import ProviderError
 from agentapp.events import Usage
 from tests.agents.providers.anthropic.asking import ADD, call, reply_of
 from tests.support.messages_api import MessagesApi, Script
@@ -24,6 +26,33 @@ def test_what_it_has_cost_so_far_is_told_as_soon_as_it_is_known(ask: Any, api: M
     api.respond_with(Script(("a", "b"), input_tokens=11, output_tokens=5))
     first, *_, last, reply = ask.all(call())
     assert (first, last, reply.usage) == (Usage(11, 1, 1), Usage(11, 5, 1), Usage(11, 5, 1))
+
+
+def test_an_answer_without_a_final_count_costs_what_was_heard_of_it(ask: Any, api: MessagesApi) -> None:
+    """As a gateway sends it. The count of the beginning is no final word."""
+    api.respond_with(Script(("word " * 400,), tools=(("add", {"a": 1}),), input_tokens=11, fault="no-usage"))
+    items = ask(call())
+    heard = 400 * 5 + len('{"a": 1}')
+    assert reply_of(items).usage == Usage(11, -(-heard // 4), 1)
+
+
+@pytest.mark.parametrize("says", [0, 1, 9_999])
+def test_a_final_count_is_the_truth_whatever_it_is(ask: Any, api: MessagesApi, says: int) -> None:
+    api.respond_with(Script(("word " * 400,), input_tokens=11, output_tokens=says))
+    assert reply_of(ask(call())).usage == Usage(11, says, 1)
+
+
+@pytest.mark.parametrize("fault", ["no-usage", "end-early"])
+def test_an_input_that_nobody_counted_costs_what_was_estimated(
+    ask: Any, api: MessagesApi, fault: str
+) -> None:
+    api.respond_with(Script(("word",), input_tokens=0, fault=fault))
+    asked = call(meter=Meter(70))
+    try:
+        usage = reply_of(ask(asked)).usage
+    except ProviderError as error:
+        usage = error.usage or Usage()
+    assert usage == Usage(70, 1, 1)
 
 
 def test_only_content_is_progress(ask: Any, api: MessagesApi) -> None:

@@ -1,0 +1,81 @@
+"""Turns of models that are silent in the middle of an answer, and what was charged for them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+from sqlalchemy import update
+
+from agentapp.agents.drivers.shared import Deadlines
+from agentapp.agents.drivers.threaded import ThreadedDriver
+from agentapp.agents.prices import Prices
+from agentapp.agents.provider import ModelCall, Reply
+from agentapp.events import Usage
+from agentapp.guardrails.admission import TurnCells
+from agentapp.isolation import Scope
+from agentapp.storage.models import LiveTurn
+from agentapp.storage.values import utc_now
+from agentapp.turns.abandoned import interrupt_abandoned
+from agentapp.turns.turn import Turn, TurnKit
+from agentapp.web.parts import Parts
+from tests.support.scripted import Scripted
+
+OF_INPUT = 3_000  # millionths of a dollar for a token in; a token out costs one
+
+
+def answered_by(parts: Parts, *answers: Any, **deadlines: float) -> TurnKit:
+    driver = ThreadedDriver(Scripted(*answers), parts.binder, Deadlines(**deadlines))
+    return replace(parts.turns.kit, driver=driver, prices=Prices([("m", OF_INPUT, 1.0)]), model="m")
+
+
+def charged(parts: Parts, scope: Scope) -> tuple[int, int]:
+    """Tokens in and out that the user and the tenant were charged. Nothing may be reserved any more."""
+    guardrails = parts.turns.kit.guardrails
+    with parts.binder.bound(scope):
+        cells = TurnCells(*guardrails.registry.look(guardrails.keys(scope)))
+    now = guardrails.clock()
+    assert [cell.budget.holds.amount(now) for cell in cells[:3]] == [0, 0, 0]
+    assert cells.user.budget.used(now) == cells.tenant.budget.used(now)
+    return divmod(cells.tenant.budget.used(now), OF_INPUT)
+
+
+def says(text: str, silence: threading.Event) -> Callable[[ModelCall], Iterator[Any]]:
+    """A model that receives the request, says this and then nothing."""
+
+    def answer(call: ModelCall) -> Iterator[Any]:
+        call.meter.sent()
+        yield text
+        silence.wait(20)
+        yield Reply(text, usage=Usage(1, 1, 1))
+
+    return answer
+
+
+def play_until(turn: Turn, seen: Callable[[], bool]) -> None:
+    while not seen():
+        next(turn)
+
+
+def lose(parts: Parts, turn: Turn) -> None:
+    """As if the turn's worker had died a while ago, and another one came to it."""
+    with parts.db.writing() as db:
+        past = utc_now() - timedelta(seconds=1)
+        db.execute(update(LiveTurn).where(LiveTurn.turn_id == turn.id).values(lease_until=past))
+    kit = parts.turns.kit
+    interrupt_abandoned(kit.store, kit.guardrails, turn.scope, kit.leases.current())
+
+
+def store_events(parts: Parts, turn: Turn, written: int = 0) -> int:
+    """As the heartbeat does. How many are stored then."""
+    new = turn.unwritten(written)
+    assert new is not None
+    parts.turns.live.write([new], parts.turns.kit.leases.current(), renew=False)
+    return written + len(new.events)
+
+
+def first_call(turn: Turn) -> int:
+    return turn._started.reservation.first_call_tokens

@@ -16,6 +16,8 @@ from dataclasses import replace
 import pytest
 from flask import Flask
 from flask.testing import FlaskClient
+from hypothesis import given
+from hypothesis import strategies as st
 from sqlalchemy import text
 
 from agentapp.config import Settings
@@ -23,6 +25,7 @@ from agentapp.errors import BadRequest
 from agentapp.isolation import RequestScope
 from agentapp.storage.accounts import Accounts
 from agentapp.storage.db import make_engine
+from agentapp.storage.names import check_new_name, lengths_of_lookalikes
 from agentapp.storage.passwords import check_password
 from agentapp.web.parts import Parts
 from tests.support.users import JSON, PAGE, PASSWORD, csrf_of, sign_in
@@ -45,7 +48,19 @@ ORDINARY = [
 ]
 ORDINARY += ["kaffee und kuchen", "my cat is grey", "xkzqwpvb", "пароль для анны", "我的密码很长很长"]
 GOOD = ["ann", "o'neill".replace("'", "."), "user-10", "müller", "łukasz", "иван", "мария", "γιώργος", "李雷"]
-GOOD += ["山田taro", "たろう", "カタカナー", "김철수", "עדי", "a@example.org", "иван7", "नमन"[:1]]
+GOOD += [
+    "山田taro",
+    "たろう",
+    "カタカナー",
+    "김철수",
+    "עדי",
+    "a@example.org",
+    "иван7",
+    "नमन"[:1],
+    "二〇二六taro",
+]
+# With digits of the alphabet's own.
+GOOD += ["\u0639\u0644\u064a\u0661", "\u0639\u0644\u06cc\u06f5", "\u0639\u0644\u064a7", "न१", "ก๑"]
 
 
 @pytest.fixture
@@ -66,6 +81,11 @@ def test_names_of_one_alphabet_are_fine(accounts: Accounts, name: str) -> None:
         "pay\N{GREEK SMALL LETTER RHO}al",
         "иvан",
         f"ann@{CYRILLIC_A}",
+        "paypa\N{ARABIC-INDIC DIGIT ONE}",
+        "b\N{ARABIC-INDIC DIGIT FIVE}b",
+        "b\N{EXTENDED ARABIC-INDIC DIGIT FIVE}b",
+        "b\N{DEVANAGARI DIGIT ZERO}b",
+        "иван\N{BENGALI DIGIT FOUR}",
     ],
 )
 def test_alphabets_are_not_mixed(accounts: Accounts, name: str) -> None:
@@ -92,6 +112,18 @@ def test_letters_of_a_special_form_are_refused(accounts: Accounts) -> None:
         ("paypal", "paypa1"),
         ("bob", "b0b"),
         ("\N{GREEK SMALL LETTER OMICRON}", "\N{CYRILLIC SMALL LETTER O}"),
+        ("oo", "\N{HEBREW LETTER SAMEKH}" * 2),
+        ("100", "\N{ARABIC-INDIC DIGIT ONE}\N{ARABIC-INDIC DIGIT FIVE}\N{ARABIC LETTER HEH}"),
+        ("modern", "modem"),
+        ("modem", "modern"),
+        ("mary", "rnary"),
+        ("walter", "vvalter"),
+        ("vvalter", "walter"),
+        ("tommy.wu", "tornrny.vvu"),
+        ("vwv", "wvv"),
+        ("vvvv", "ww"),
+        ("m0m", "rnorn"),
+        ("vvw", "\N{CYRILLIC SMALL LETTER WE}" * 2),
     ],
 )
 def test_a_name_that_looks_like_an_existing_one_is_refused(
@@ -104,6 +136,43 @@ def test_a_name_that_looks_like_an_existing_one_is_refused(
         accounts.add("somebody", PASSWORD, tenant=second)
     with pytest.raises(BadRequest, match="There is already a user"):
         accounts.add(first, PASSWORD)
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ("clara", "dara"),
+        ("anna", "arina"),
+        ("maria", "marina"),
+        ("ann", "arn"),
+        ("vera", "wera"),
+        ("ali", "all"),
+    ],
+)
+def test_names_that_are_only_similar_are_fine(accounts: Accounts, first: str, second: str) -> None:
+    accounts.add(first, PASSWORD)
+    accounts.add(second, PASSWORD)
+
+
+def test_only_names_of_a_possible_length_are_compared() -> None:
+    """A table of 100,000 users is not read whole."""
+    assert lengths_of_lookalikes("anna") == (4, 4)
+    assert lengths_of_lookalikes("modem") == (5, 7)
+    assert lengths_of_lookalikes("modern") == (5, 7)
+    assert lengths_of_lookalikes("vvv") == (2, 3)
+
+
+@given(st.text("mnrvwo0", min_size=1, max_size=12), st.randoms())
+def test_no_other_length_can_look_the_same(name: str, chance: random.Random) -> None:
+    other = name
+    for short, long in (("m", "rn"), ("w", "vv"), ("o", "0")) * 3:
+        was, becomes = chance.choice([(short, long), (long, short)])
+        other = other.replace(was, becomes, chance.randint(0, 3))
+    if other != name:
+        with pytest.raises(BadRequest, match="looks the same"):
+            check_new_name(name, "user", [other])
+    shortest, longest = lengths_of_lookalikes(name)
+    assert shortest <= len(other) <= longest
 
 
 def test_of_two_names_that_look_the_same_and_come_at_once_one_is_made(

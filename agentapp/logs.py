@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import logging
+import os
 import threading
 import traceback
 from typing import Any
@@ -11,6 +12,9 @@ from typing import Any
 FORMAT = "%(asctime)s [%(process)d] [%(levelname)s] %(message)s"
 DATE_FORMAT = "[%Y-%m-%d %H:%M:%S %z]"
 MAX_FRAMES = 20  # of one exception, the innermost; a recursion has a thousand
+
+# The SDK and its HTTP client, which write out whole requests and answers at the level DEBUG.
+TALKATIVE = ("anthropic", "httpx2", "httpcore2")
 
 log = logging.getLogger(__name__)
 
@@ -61,6 +65,16 @@ def set_up() -> None:
         logging.root.addHandler(handler)
     if threading.excepthook is threading.__excepthook__:
         threading.excepthook = _log_end_of_thread  # agentapp: shared ok - once, before there are threads
+    _quieten_libraries()
+
+
+def _quieten_libraries() -> None:
+    """Whatever level the environment or an operator's own set-up gives them."""
+    # The SDK reads it when it is imported, which may be later, and then sets the levels anew.
+    os.environ.pop("ANTHROPIC_LOG", None)  # agentapp: shared ok - once, before there are threads
+    for name in TALKATIVE:
+        library = logging.getLogger(name)
+        library.setLevel(max(library.level, logging.WARNING))
 
 
 def _log_end_of_thread(ended: Any) -> None:

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import ast
 import logging
+import os
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from flask import Flask
+from flask import Flask, Request
 from gunicorn.config import Config
+from werkzeug.test import EnvironBuilder
 
 from agentapp import logs
 from agentapp.agents.providers.demo.provider import DemoProvider
@@ -223,6 +228,70 @@ def test_our_log_and_gunicorns_are_written_by_the_same_formatter(
     assert all(line.isprintable() for line in access + errors)
     assert "thread a\\nb ended with ValueError at " in errors[-1]
     assert MARK not in errors[-1]
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        Config().access_log_format,
+        "%(r)s %(m)s %(U)s %(q)s %(f)s",
+        "%({referer}i)s %({x-original-uri}i)s %({cookie}i)s",
+        "%({location}o)s %({set-cookie}o)s",
+        "%({raw_uri}e)s %({query_string}e)s %({http_referer}e)s %({http_cookie}e)s %({werkzeug.request}e)s",
+    ],
+    ids=["gunicorn's default", "letters", "headers", "headers of the answer", "environment"],
+)
+def test_the_access_log_has_no_query_and_no_cookie(
+    wanted: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in ("gunicorn.error", "gunicorn.access"):
+        monkeypatch.setattr(logging.getLogger(name), "handlers", [caplog.handler])
+    cfg = Config()
+    cfg.set("accesslog", "-")
+    cfg.set("access_log_format", wanted)
+    gunicorn = OneLineLogger(cfg)
+    address = f"/chat?q={MARK}?{MARK} {MARK}"
+    headers = {"Referer": f"https://here{address}", "Cookie": f"agentapp={MARK}", "X-Original-URI": address}
+    environ = EnvironBuilder(path="/chat", query_string=f"q={MARK}?{MARK}", headers=headers).get_environ()
+    environ |= {"RAW_URI": f"/chat?q={MARK}?{MARK}", "werkzeug.request": Request(environ)}
+    answer = [("Location", f"/login?next={address}"), ("Set-Cookie", f"agentapp={MARK}; Path=/")]
+    gunicorn.access(
+        SimpleNamespace(status="302 FOUND", sent=7, headers=answer),
+        SimpleNamespace(headers=list(headers.items())),
+        environ,
+        timedelta(milliseconds=3),
+    )
+    (line,) = caplog.messages
+    assert MARK not in line
+    if "%(r)s" in wanted:
+        assert "GET /chat HTTP/1.1" in line
+    if "%(s)s" in wanted:
+        assert '" 302 7 "https://here/chat" ' in line
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        "import logging; from agentapp import logs; logs.set_up(); import anthropic",
+        "import logging; from agentapp import logs; import anthropic; logs.set_up()",
+        "import logging; from agentapp import logs; logging.basicConfig(level='DEBUG'); logs.set_up()",
+    ],
+    ids=["imported later", "imported before", "operator's own level"],
+)
+@pytest.mark.parametrize("level", ["debug", "info"])
+def test_the_sdk_does_not_write_out_requests_whatever_the_environment_says(program: str, level: str) -> None:
+    environ = {**os.environ, "ANTHROPIC_LOG": level}
+    names = ("anthropic._base_client", "httpx2", "httpcore2.http11")
+    shown = f"print([logging.getLogger(name).getEffectiveLevel() for name in {names}])"
+    command = [sys.executable, "-c", f"{program}; {shown}"]
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, check=True)
+    assert done.stdout == "[30, 30, 30]\n"
+
+
+def test_a_higher_level_of_the_operators_own_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logging.getLogger("anthropic"), "level", logging.ERROR)
+    logs.set_up()
+    assert logging.getLogger("anthropic").level == logging.ERROR
 
 
 def test_a_set_up_of_the_operators_own_stays(monkeypatch: pytest.MonkeyPatch) -> None:

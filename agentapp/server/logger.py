@@ -1,4 +1,4 @@
-"""gunicorn's own log, with our formatter."""
+"""gunicorn's own log, with our formatter, and its access log without private words."""
 
 from __future__ import annotations
 
@@ -7,6 +7,11 @@ from typing import Any
 from gunicorn.glogging import Logger
 
 from agentapp import logs
+
+# What the access log must not have, in whatever format an operator asks for it: what somebody searched for,
+# the token of the set-up link, a login. By gunicorn's names: `i` is a request's header, `o` an answer's, `e`
+# a variable of WSGI.
+HIDDEN = frozenset(("q", "{query_string}e", "{cookie}i", "{http_cookie}e", "{set-cookie}o"))
 
 
 class OneLineLogger(Logger):  # type: ignore[misc]
@@ -19,3 +24,17 @@ class OneLineLogger(Logger):  # type: ignore[misc]
             if getattr(handler, "_gunicorn", False):
                 theirs = handler.formatter
                 handler.setFormatter(logs.OneLineFormatter(theirs._fmt, theirs.datefmt))
+
+    def atoms(self, resp: Any, req: Any, environ: dict[str, Any], request_time: Any) -> dict[str, Any]:
+        """What a line of the access log is made of. Addresses are without their query, in all headers too."""
+        found = super().atoms(resp, req, environ, request_time)
+        shown = {name: _without_query(value) for name, value in found.items() if name not in HIDDEN}
+        line = (environ["REQUEST_METHOD"], _without_query(environ["RAW_URI"]), environ["SERVER_PROTOCOL"])
+        return {**shown, "r": " ".join(line)}
+
+
+def _without_query(value: Any) -> Any:
+    """Nothing of an object, such as Flask's request: its text may quote the address."""
+    if isinstance(value, str):
+        return value.partition("?")[0]
+    return value if isinstance(value, int | None) else "-"

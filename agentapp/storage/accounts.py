@@ -20,7 +20,7 @@ from agentapp.isolation import new_id
 from agentapp.storage.db import Database
 from agentapp.storage.models import Login, SetupLink, Tenant
 from agentapp.storage.models import User as UserRow
-from agentapp.storage.names import check_name, check_new_name, normalise_name
+from agentapp.storage.names import check_name, check_new_name, lengths_of_lookalikes, normalise_name
 from agentapp.storage.passwords import MAX_PASSWORD_BYTES, bytes_of, check_password
 from agentapp.storage.values import Role, User, utc_now
 
@@ -219,11 +219,11 @@ def _insert_user(db: Session, name: str, hashed: str, tenant: str, role: Role) -
     _lock_names(db)
     tenant_row = db.scalar(select(Tenant).where(Tenant.name == tenant))
     if tenant_row is None:
-        check_new_name(tenant, "tenant", _names_as_long(db, Tenant, tenant))
+        check_new_name(tenant, "tenant", _possible_lookalikes(db, Tenant, tenant))
         tenant_row = Tenant(id=new_id(), name=tenant, created_at=utc_now())
         db.add(tenant_row)
         db.flush()
-    check_new_name(name, "user", _names_as_long(db, UserRow, name))
+    check_new_name(name, "user", _possible_lookalikes(db, UserRow, name))
     row = UserRow(
         id=new_id(), tenant_id=tenant_row.id, name=name, password_hash=hashed, role=role, created_at=utc_now()
     )
@@ -238,8 +238,10 @@ def _lock_names(db: Session) -> None:
         db.execute(text(f"SELECT pg_advisory_xact_lock({_NAMES_LOCK_KEY})"))
 
 
-def _names_as_long(db: Session, table: type[Tenant] | type[UserRow], name: str) -> Sequence[str]:
-    return db.scalars(select(table.name).where(func.length(table.name) == len(name))).all()
+def _possible_lookalikes(db: Session, table: type[Tenant] | type[UserRow], name: str) -> Sequence[str]:
+    return db.scalars(
+        select(table.name).where(func.length(table.name).between(*lengths_of_lookalikes(name)))
+    ).all()
 
 
 def _open_login(db: Session, user_id: str, old_token: str | None) -> str:

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import re
+
 from agentapp.errors import BadRequest
 from agentapp.storage.names import normalise_name
 
 MIN_PASSWORD_CHARS, MAX_PASSWORD_BYTES = 8, 1024
+# zxcvbn's own limit for what withstands guessing at the sign-in, which is throttled. All the well-known
+# passwords are far below it; eight random letters need 100 times as many guesses.
+MIN_GUESSES = 10**6
+# The estimate takes a time that grows with the third power of the length, and up to a second for this many
+# characters if they are chosen for it. What begins this well needs no further look.
+MAX_ESTIMATED_CHARS = 32
 
 
 def check_password(password: str, name: str) -> None:
@@ -14,11 +22,15 @@ def check_password(password: str, name: str) -> None:
         raise BadRequest(
             f"A password has at least {MIN_PASSWORD_CHARS} characters and at most {MAX_PASSWORD_BYTES} bytes."
         )
+    if not password.strip():
+        raise BadRequest("A password must not be made of spaces only.")
     if normalise_name(password) == normalise_name(name):
         raise BadRequest("The password must not be the name.")
-    if _is_common(password):
+    if _guesses_needed(password, name) < MIN_GUESSES:
         raise BadRequest(
-            "This password is one of the most common ones, which are guessed first. Choose another."
+            "This password is easy to guess: it is a common one, or little more than a word, a name, a date,"
+            " a row of keys or a repetition. Choose another, such as three words that have nothing to do with"
+            " each other."
         )
 
 
@@ -26,8 +38,14 @@ def bytes_of(password: str) -> int:
     return len(password.encode("utf-8", "replace"))
 
 
-def _is_common(password: str) -> bool:
+def _guesses_needed(password: str, name: str) -> float:
+    """How many guesses somebody needs who knows the name and tries the likeliest passwords first."""
     # Here and not above: it holds long lists, and hardly any process ever sets a password.
-    from zxcvbn.frequency_lists import FREQUENCY_LISTS
+    from zxcvbn import matching, scoring
 
-    return password.strip().casefold() in FREQUENCY_LISTS["passwords"]
+    # What the function `zxcvbn` does, except that it puts the name into a dictionary that all threads share.
+    known = [name.lower(), *re.findall(r"[^\W_]+", name.lower()), "agentapp"]
+    lists = {**matching.RANKED_DICTIONARIES, "user_inputs": matching.build_ranked_dict(known)}
+    looked_at = password.strip()[:MAX_ESTIMATED_CHARS]
+    found = scoring.most_guessable_match_sequence(looked_at, matching.omnimatch(looked_at, lists))
+    return float(found["guesses"])

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import random
+import string
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 
 import pytest
 from flask import Flask
 from flask.testing import FlaskClient
+from hypothesis import given
+from hypothesis import strategies as st
 from sqlalchemy import text
 
 from agentapp.config import Settings
@@ -19,13 +25,42 @@ from agentapp.errors import BadRequest
 from agentapp.isolation import RequestScope
 from agentapp.storage.accounts import Accounts
 from agentapp.storage.db import make_engine
+from agentapp.storage.names import check_new_name, lengths_of_lookalikes
+from agentapp.storage.passwords import check_password
 from agentapp.web.parts import Parts
 from tests.support.users import JSON, PAGE, PASSWORD, csrf_of, sign_in
 
 CYRILLIC_A = "\N{CYRILLIC SMALL LETTER A}"
 ALL_CYRILLIC_COP = "\N{CYRILLIC SMALL LETTER ES}\N{CYRILLIC SMALL LETTER O}\N{CYRILLIC SMALL LETTER ER}"
+WELL_KNOWN = """
+    00000000 11111111 111111111 88888888 aaaaaaaa 12121212 12341234 123123123 1122334455 87654321 987654321
+    789456123 102030405060 abcdefgh abcd1234 1q2w3e4r zaq12wsx 1qaz2wsx asdfghjkl asdfasdf qwerty123 zxcvbnm1
+    password12 passw0rd passw0rd! p@ssword P@ssw0rd Password1! administrator admin123 changeme welcome123
+    letmein123 test1234 testtest secret123 michelle jennifer linkedin google123 iloveyou1 trustno1 dragon123
+"""
+ORDINARY = [
+    "correct horse battery",
+    "correct horse",
+    "tr0ub4dor&3x",
+    "walnut-78-boat",
+    "blue-horse-17",
+    PASSWORD,
+]
+ORDINARY += ["kaffee und kuchen", "my cat is grey", "xkzqwpvb", "пароль для анны", "我的密码很长很长"]
 GOOD = ["ann", "o'neill".replace("'", "."), "user-10", "müller", "łukasz", "иван", "мария", "γιώργος", "李雷"]
-GOOD += ["山田taro", "たろう", "カタカナー", "김철수", "עדי", "a@example.org", "иван7", "नमन"[:1]]
+GOOD += [
+    "山田taro",
+    "たろう",
+    "カタカナー",
+    "김철수",
+    "עדי",
+    "a@example.org",
+    "иван7",
+    "नमन"[:1],
+    "二〇二六taro",
+]
+# With digits of the alphabet's own.
+GOOD += ["\u0639\u0644\u064a\u0661", "\u0639\u0644\u06cc\u06f5", "\u0639\u0644\u064a7", "न१", "ก๑"]
 
 
 @pytest.fixture
@@ -46,6 +81,11 @@ def test_names_of_one_alphabet_are_fine(accounts: Accounts, name: str) -> None:
         "pay\N{GREEK SMALL LETTER RHO}al",
         "иvан",
         f"ann@{CYRILLIC_A}",
+        "paypa\N{ARABIC-INDIC DIGIT ONE}",
+        "b\N{ARABIC-INDIC DIGIT FIVE}b",
+        "b\N{EXTENDED ARABIC-INDIC DIGIT FIVE}b",
+        "b\N{DEVANAGARI DIGIT ZERO}b",
+        "иван\N{BENGALI DIGIT FOUR}",
     ],
 )
 def test_alphabets_are_not_mixed(accounts: Accounts, name: str) -> None:
@@ -72,6 +112,18 @@ def test_letters_of_a_special_form_are_refused(accounts: Accounts) -> None:
         ("paypal", "paypa1"),
         ("bob", "b0b"),
         ("\N{GREEK SMALL LETTER OMICRON}", "\N{CYRILLIC SMALL LETTER O}"),
+        ("oo", "\N{HEBREW LETTER SAMEKH}" * 2),
+        ("100", "\N{ARABIC-INDIC DIGIT ONE}\N{ARABIC-INDIC DIGIT FIVE}\N{ARABIC LETTER HEH}"),
+        ("modern", "modem"),
+        ("modem", "modern"),
+        ("mary", "rnary"),
+        ("walter", "vvalter"),
+        ("vvalter", "walter"),
+        ("tommy.wu", "tornrny.vvu"),
+        ("vwv", "wvv"),
+        ("vvvv", "ww"),
+        ("m0m", "rnorn"),
+        ("vvw", "\N{CYRILLIC SMALL LETTER WE}" * 2),
     ],
 )
 def test_a_name_that_looks_like_an_existing_one_is_refused(
@@ -84,6 +136,43 @@ def test_a_name_that_looks_like_an_existing_one_is_refused(
         accounts.add("somebody", PASSWORD, tenant=second)
     with pytest.raises(BadRequest, match="There is already a user"):
         accounts.add(first, PASSWORD)
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ("clara", "dara"),
+        ("anna", "arina"),
+        ("maria", "marina"),
+        ("ann", "arn"),
+        ("vera", "wera"),
+        ("ali", "all"),
+    ],
+)
+def test_names_that_are_only_similar_are_fine(accounts: Accounts, first: str, second: str) -> None:
+    accounts.add(first, PASSWORD)
+    accounts.add(second, PASSWORD)
+
+
+def test_only_names_of_a_possible_length_are_compared() -> None:
+    """A table of 100,000 users is not read whole."""
+    assert lengths_of_lookalikes("anna") == (4, 4)
+    assert lengths_of_lookalikes("modem") == (5, 7)
+    assert lengths_of_lookalikes("modern") == (5, 7)
+    assert lengths_of_lookalikes("vvv") == (2, 3)
+
+
+@given(st.text("mnrvwo0", min_size=1, max_size=12), st.randoms())
+def test_no_other_length_can_look_the_same(name: str, chance: random.Random) -> None:
+    other = name
+    for short, long in (("m", "rn"), ("w", "vv"), ("o", "0")) * 3:
+        was, becomes = chance.choice([(short, long), (long, short)])
+        other = other.replace(was, becomes, chance.randint(0, 3))
+    if other != name:
+        with pytest.raises(BadRequest, match="looks the same"):
+            check_new_name(name, "user", [other])
+    shortest, longest = lengths_of_lookalikes(name)
+    assert shortest <= len(other) <= longest
 
 
 def test_of_two_names_that_look_the_same_and_come_at_once_one_is_made(
@@ -119,13 +208,66 @@ def test_names_from_before_stay_valid(app: Flask, settings: Settings, parts: Par
     assert parts.accounts.add("bob", PASSWORD, tenant=f"{CYRILLIC_A}cme").name == "bob"
 
 
-@pytest.mark.parametrize("password", ["password", "PassWord1", "12345678", "qwertyuiop", " iloveyou "])
+@pytest.mark.parametrize("password", ["password", "PassWord1", "12345678", "p@ssword", " iloveyou "])
 def test_a_common_password_cannot_be_set(accounts: Accounts, password: str) -> None:
     accounts.add("ann", PASSWORD)
-    with pytest.raises(BadRequest, match="one of the most common"):
+    with pytest.raises(BadRequest, match="easy to guess"):
         accounts.add("bob", password)
-    with pytest.raises(BadRequest, match="one of the most common"):
+    with pytest.raises(BadRequest, match="easy to guess"):
         accounts.set_password("ann", password)
+
+
+def test_no_well_known_password_is_good_enough() -> None:
+    for password in WELL_KNOWN.split():
+        with pytest.raises(BadRequest, match="easy to guess"):
+            check_password(password, "someone")
+
+
+@pytest.mark.parametrize("password", [" " * 8, "\N{IDEOGRAPHIC SPACE}" * 8, "\t \n" * 4])
+def test_nor_are_spaces(password: str) -> None:
+    with pytest.raises(BadRequest, match="spaces only"):
+        check_password(password, "someone")
+
+
+@pytest.mark.parametrize("password", ["annannann", "smithann", "htims.nna", "Ann.Smith.1", "agentapp1"])
+def test_nor_is_a_variant_of_the_users_name(password: str) -> None:
+    with pytest.raises(BadRequest, match="easy to guess"):
+        check_password(password, "ann.smith")
+
+
+def test_the_name_of_one_is_no_part_of_what_is_guessed_for_the_next() -> None:
+    with pytest.raises(BadRequest, match="easy to guess"):
+        check_password("xqzvkprw7", "xqzvkprw")
+    check_password("xqzvkprw7", "ann")
+
+
+def test_ordinary_passwords_are_good_enough() -> None:
+    for password in ORDINARY:
+        check_password(password, "someone")
+    letters = random.Random(14)
+    for _ in range(100):
+        check_password("".join(letters.choices(string.ascii_lowercase + string.digits, k=10)), "someone")
+
+
+@pytest.mark.parametrize("password", ["x" * 1024, "ab1" * 300, "walnut boat 78 " * 60])
+def test_only_the_beginning_of_a_long_password_is_looked_at(password: str) -> None:
+    """All of a thousand characters would take a minute and a half."""
+    started = time.process_time()
+    with suppress(BadRequest):
+        check_password(password, "someone")
+    assert time.process_time() - started < 5
+
+
+def test_at_sign_in_no_password_is_estimated(
+    parts: Parts, app: Flask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parts.accounts.add("ann", PASSWORD)
+
+    def refuse(*given: object) -> float:
+        raise AssertionError("estimated")
+
+    monkeypatch.setattr("agentapp.storage.passwords._guesses_needed", refuse)
+    assert sign_in(app, "ann").get("/chat").status_code == 200
 
 
 def test_nor_one_that_is_the_name(accounts: Accounts) -> None:
@@ -140,7 +282,9 @@ def test_the_set_up_page_says_so_and_keeps_the_link(client: FlaskClient, parts: 
     token = parts.accounts.new_setup_token()
     csrf = csrf_of(client.get(f"/setup?token={token}", headers=PAGE).text)
     for name, password, words in (
-        ("ann", "password1", "most common"),
+        ("ann", "password1", "easy to guess"),
+        ("ann", "00000000", "a repetition"),
+        ("ann", " " * 8, "spaces only"),
         ("bartholomew", "bartholomew", "must not be the name"),
         (f"{CYRILLIC_A}dmin", PASSWORD, "one alphabet"),
     ):

@@ -8,9 +8,9 @@ from agentapp.errors import BadRequest
 from agentapp.storage.names import normalise_name
 
 MIN_PASSWORD_CHARS, MAX_PASSWORD_BYTES = 8, 1024
-# zxcvbn's own limit for what withstands guessing at the sign-in, which is throttled. All the well-known
-# passwords are far below it; eight random letters need 100 times as many guesses.
-MIN_GUESSES = 10**6
+# What would be among the first ten thousand guesses is common. More would refuse what people think of as a
+# password of their own, and the sign-in takes days for so many guesses.
+MIN_GUESSES = 10**4
 # The estimate takes a time that grows with the third power of the length, and up to a second for this many
 # characters if they are chosen for it. What begins this well needs no further look.
 MAX_ESTIMATED_CHARS = 32
@@ -26,11 +26,11 @@ def check_password(password: str, name: str) -> None:
         raise BadRequest("A password must not be made of spaces only.")
     if normalise_name(password) == normalise_name(name):
         raise BadRequest("The password must not be the name.")
-    if _guesses_needed(password, name) < MIN_GUESSES:
+    if _is_common(password, name):
         raise BadRequest(
-            "This password is easy to guess: it is a common one, or little more than a word, a name, a date,"
-            " a row of keys or a repetition. Choose another, such as three words that have nothing to do with"
-            " each other."
+            "This password is easy to guess: it is a common one, or little more than a word, a name, a row of"
+            " keys or a repetition. Choose another, such as three words that have nothing to do with each"
+            " other."
         )
 
 
@@ -38,8 +38,8 @@ def bytes_of(password: str) -> int:
     return len(password.encode("utf-8", "replace"))
 
 
-def _guesses_needed(password: str, name: str) -> float:
-    """How many guesses somebody needs who knows the name and tries the likeliest passwords first."""
+def _is_common(password: str, name: str) -> bool:
+    """Whether it stands in a list, or somebody who knows the name would come to it soon."""
     # Here and not above: it holds long lists, and hardly any process ever sets a password.
     from zxcvbn import matching, scoring
 
@@ -47,5 +47,7 @@ def _guesses_needed(password: str, name: str) -> float:
     known = [name.lower(), *re.findall(r"[^\W_]+", name.lower()), "agentapp"]
     lists = {**matching.RANKED_DICTIONARIES, "user_inputs": matching.build_ranked_dict(known)}
     looked_at = password.strip()[:MAX_ESTIMATED_CHARS]
+    if any(password.lower() in ranked for ranked in lists.values()):
+        return True
     found = scoring.most_guessable_match_sequence(looked_at, matching.omnimatch(looked_at, lists))
-    return float(found["guesses"])
+    return bool(found["guesses"] < MIN_GUESSES)

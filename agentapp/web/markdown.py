@@ -198,9 +198,11 @@ def _highlight(language: str, code: str, bounds: Bounds) -> str | None:
         return None
     if any(len(line) > MAX_CODE_LINE_CHARS for line in code.split("\n")):
         return None
+    # Its first use in a process compiles its patterns, which takes long and is not the fault of this reply.
+    lexer = get_lexer_by_name(language, stripnl=False)
     started, seconds_left = bounds.clock(), bounds.highlight_seconds
     tokens = []
-    for token in get_lexer_by_name(language, stripnl=False).get_tokens(code):
+    for token in lexer.get_tokens(code):
         bounds.highlight_seconds = seconds_left - (bounds.clock() - started)
         if bounds.highlight_seconds <= 0:
             return None

@@ -154,7 +154,7 @@ def test_two_users_with_many_streams_leave_others_what_is_theirs(house: House) -
         streams = [stream for stream in opened if stream is not None]
         assert {stream.status for stream in streams} <= {200, 503}
         scopes = {stream.json["scope"] for stream in streams if stream.status == 503}
-        assert scopes <= {"streams", "server", "pages"}, scopes
+        assert scopes <= {"streams", "tenant", "server", "pages"}, scopes
     ended = [stream for stream in streams if stream.rest().end is not None]
     assert len(ended) <= 2 * (STREAMS - 1)
     assert any(stream.retry == 15_000 for stream in streams)

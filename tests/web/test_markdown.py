@@ -396,3 +396,17 @@ def test_a_renderer_that_makes_something_else_has_another_name() -> None:
         pytest.skip("other versions of the libraries may make something else, and are part of the name")
     made = "\0".join(str(render(text)) for text in (*XSS, SAMPLE, *COLOURED))
     assert hashlib.sha256(made.encode()).hexdigest() == DIGESTS.get(RENDERER), "count RENDERER up"
+
+
+def test_the_first_code_of_a_process_is_highlighted_though_the_highlighter_has_to_be_made_ready(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now, make = 0.0, markdown.get_lexer_by_name
+
+    def make_slowly(name: str, **options: object) -> object:
+        nonlocal now
+        now += 10
+        return make(name, **options)
+
+    monkeypatch.setattr(markdown, "get_lexer_by_name", make_slowly)
+    assert 'class="tok-' in render("```python\nx = 1\n```", clock=lambda: now)

@@ -153,7 +153,7 @@ class Turn(InSession, Base):
     input_tokens: Mapped[int]
     output_tokens: Mapped[int]
     model_calls: Mapped[int]
-    cost_microusd: Mapped[int | None]
+    cost_microusd: Mapped[int | None] = mapped_column(BigInteger().with_variant(Integer, "sqlite"))
     started_at: Mapped[datetime]
     ended_at: Mapped[datetime | None]
     admission: Mapped[Any | None] = mapped_column(JSON)

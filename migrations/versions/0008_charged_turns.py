@@ -1,4 +1,7 @@
-"""What was charged for a turn by whoever ended it in place of its worker, which may be alive after all."""
+"""What was charged for a turn by whoever ended it in place of its worker, which may be alive after all.
+
+And a turn may cost more than two thousand dollars: it could not be stored, nor could its chat go on.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,8 @@ ID = sa.String(64)
 
 
 def upgrade() -> None:
+    if op.get_bind().dialect.name == "postgresql":  # SQLite has but one size of whole numbers
+        op.alter_column("turns", "cost_microusd", type_=sa.BigInteger(), existing_type=sa.Integer())
     op.create_table(
         "charged_turns",
         sa.Column("turn_id", ID, nullable=False),

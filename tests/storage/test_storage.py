@@ -157,6 +157,15 @@ def test_messages_are_numbered_without_gaps_by_many_writers_at_once(stores: Stor
         assert [m.role for m in messages] == ["user", "assistant"] * 4
 
 
+def test_a_turn_that_cost_a_fortune_is_stored(stores: Stores) -> None:
+    """If it could not be, its chat would be stuck for good."""
+    chat = stores.chat(stores.user("ann"))
+    turn, fortune = stores.begin(chat, "hello"), 10**13
+    assert turn._store(TurnResult("completed", "dear", cost_microusd=fortune, charged_microusd=fortune))
+    whole = read(stores, chat, lambda: stores.chats.transcript(chat))
+    assert [each.result.cost_microusd for each in whole.turns] == [fortune]
+
+
 def test_of_many_who_begin_a_turn_at_once_one_is_let_in(stores: Stores) -> None:
     chat = stores.chat(stores.user("ann"))
     start = threading.Barrier(8)

@@ -262,8 +262,8 @@ BUGS = (
     Bug(
         "one user's failures take the model away from all",
         "agentapp/guardrails/outage.py",
-        "            self.users_failing(now) >= self.policy.users\n",
-        "            sum(failures.values()) >= self.policy.users\n",
+        "        return self.users_failing(now) >= self.policy.users and ",
+        "        return sum(failures.values()) >= self.policy.users and ",
         "tests/guardrails/test_outage.py::test_one_user_never_takes_the_model_away_however_often_it_fails",
     ),
     Bug(
@@ -283,8 +283,8 @@ BUGS = (
     Bug(
         "one tenant makes up the share that shuts the model for all",
         "agentapp/guardrails/outage.py",
-        "self._is_share(_without_most(tenants), good)",
-        "True",
+        "            bad = _with_no_tenant_above_the_others(tenants)\n",
+        "            pass\n",
         "tests/guardrails/test_outage.py::test_one_tenant_does_not_make_up_the_share_for_a_few_others[3-False]",
     ),
     Bug(

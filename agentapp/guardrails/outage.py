@@ -38,8 +38,8 @@ Slot = tuple[float, int, tuple[tuple[Person, int], ...]]  # when it began, how m
 class OutagePolicy:
     """The model is down if within the window so many different users failed, and that share of all turns.
 
-    Of one tenant at most ``users_per_tenant`` users count, and the share must also be reached without the
-    tenant that failed most. None is for one tenant's own breaker: then neither applies.
+    Of one tenant at most ``users_per_tenant`` users count, and no more failures than of all other tenants
+    together. None is for one tenant's own breaker: then neither applies.
     """
 
     users: int = 5
@@ -82,12 +82,10 @@ class Outage:
         unnamed = failures.pop(UNNAMED, 0)
         tenants = _failures_by_tenant(failures)
         bad = sum(tenants.values()) + unnamed
+        if self.policy.users_per_tenant is not None:
+            bad = _with_no_tenant_above_the_others(tenants)
         good = sum(slot[1] for slot in self._live(now)) + running
-        return (
-            self.users_failing(now) >= self.policy.users
-            and self._is_share(bad, good)
-            and (self.policy.users_per_tenant is None or self._is_share(_without_most(tenants), good))
-        )
+        return self.users_failing(now) >= self.policy.users and bad >= self.policy.share * (bad + good)
 
     def answered_since(self, moment: float, now: float) -> bool:
         """Whether the model was seen to work in a slot that began after this moment. That is known until so
@@ -127,9 +125,6 @@ class Outage:
     def _lasts(self) -> float:
         return self.policy.window * (1 + 1 / SLOTS)
 
-    def _is_share(self, bad: int, good: int) -> bool:
-        return bad >= self.policy.share * (bad + good)
-
     def _failures(self, now: float) -> Counter[Person]:
         counts: Counter[Person] = Counter()
         for _, _, bad in self._live(now):
@@ -162,11 +157,13 @@ def _failures_by_tenant(failures: Counter[Person]) -> Counter[str]:
     return counts
 
 
-def _without_most(tenants: Counter[str]) -> int:
-    """The failures of all tenants but the one that has most of them: it must not make up the share that
-    takes the model away from the others.
+def _with_no_tenant_above_the_others(tenants: Counter[str]) -> int:
+    """The failures that count: of the tenant that has most, no more than of all others together. It must not
+    make up the share that takes the model away from them.
     """
-    return sum(tenants.values()) - max(tenants.values(), default=0)
+    most = max(tenants.values(), default=0)
+    others = sum(tenants.values()) - most
+    return others + min(most, others)
 
 
 def _by_tenant(bad: tuple[tuple[Person, int], ...]) -> dict[str, dict[str, int]]:

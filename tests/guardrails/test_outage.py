@@ -157,14 +157,25 @@ def test_one_tenant_does_not_make_up_the_share_for_a_few_others(most: int | None
     assert seen.is_down(START, 0) is down
 
 
+@pytest.mark.parametrize("tenants", ["aabbcc", "aaabbb"])
+def test_where_several_tenants_fail_alike_all_their_failures_count(tenants: str) -> None:
+    seen = outage(most=3)
+    for _ in range(6):
+        seen = seen.succeeded(START)
+    for n, tenant in enumerate(tenants):
+        assert not seen.is_down(START, 0)
+        seen = seen.failed(Person(tenant, str(n)), START)
+    assert seen.is_down(START, 0)
+
+
 def test_failures_without_a_name_are_not_those_of_another_tenant() -> None:
     """They may be all of the tenant that failed most."""
     seen = outage(most=3)
     for n in range(600):
         seen = seen.failed(Person("a", f"a{n}") if n > 1 else Person("b", f"b{n}"), START)
     assert seen.users_failing(START) == 5
-    assert seen.is_down(START, running=2)
-    assert not seen.is_down(START, running=3)
+    assert seen.is_down(START, running=4)
+    assert not seen.is_down(START, running=5)
 
 
 def test_of_who_fails_while_it_is_open_only_the_last_time_is_kept() -> None:

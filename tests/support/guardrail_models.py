@@ -304,14 +304,12 @@ class NaiveOutage:
     def is_down(self, now: float, running: int) -> bool:
         fine = self._live(now).count(None) + running
         failing = self.failing(now)
-        without = [""]  # the share of all is reached, and so it is without any one tenant
+        bad = sum(min(count, 3) for count in failing.values())
         if self.policy.users_per_tenant is not None:
-            without += [who.tenant_id for who in failing]
-        for tenant in without:
-            bad = sum(min(count, 3) for who, count in failing.items() if who.tenant_id != tenant)
-            if bad < self.policy.share * (bad + fine):
-                return False
-        return self.users_failing(now) >= self.policy.users
+            for tenant in {who.tenant_id for who in failing}:
+                others = sum(min(count, 3) for who, count in failing.items() if who.tenant_id != tenant)
+                bad = min(bad, 2 * others)
+        return self.users_failing(now) >= self.policy.users and bad >= self.policy.share * (bad + fine)
 
     def answered_since(self, moment: float, now: float) -> bool:
         begins = [slot(when, self.policy.window / 10) for when, who in self.told if who is None]

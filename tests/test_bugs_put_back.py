@@ -89,8 +89,8 @@ BUGS = (
     Bug(
         "the owner missing from one query only",
         "agentapp/storage/notes.py",
-        "            gone = db.execute(delete(Note).where(in_session(scope, Note), Note.number == number))\n",
-        "            gone = db.execute(delete(Note).where(Note.number == number))\n",
+        "    delete(Note).where(in_session(OWNER, Note), Note.number == bindparam(\"at\"))",
+        "    delete(Note).where(Note.number == bindparam(\"at\"))",
         "tests/storage/test_storage.py::test_somebody_elses_chat_is_an_absent_one[sqlite]",
     ),
     Bug(
@@ -116,7 +116,7 @@ BUGS = (
     ),
     Bug(
         "a pool shared with a forked child",
-        "agentapp/storage/db.py",
+        "agentapp/storage/engines.py",
         '    event.listen(engine, "checkout", _refuse_inherited)\n',
         "",
         "tests/storage/test_storage.py::test_a_connection_is_not_used_by_a_forked_child[sqlite]",

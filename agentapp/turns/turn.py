@@ -113,14 +113,14 @@ class Turn(Iterator[NumberedEvent | None]):
     @classmethod
     def begin(cls, kit: TurnKit, scope: Scope, message: NewMessage) -> Turn | RepeatedMessage:
         """Take the message in and mark the chat as answering, or refuse and change nothing."""
-        with kit.store.chat(scope) as chat:
+        with kit.store.chat(scope, message.key) as chat:
             if chat.title is None:
                 raise NotFound("There is no such chat.")
             # A turn whose worker died must not keep the chat from going on.
             running = find_running(chat, kit.guardrails, scope, kit.leases.current())
             text = _text_of(chat, message)
             # A repeated message comes before "still answering": it may be the answer under way that it means.
-            if (repeated := _find_repeated(chat, message.key, text)) is not None:
+            if (repeated := _find_repeated(chat, text)) is not None:
                 return repeated
             if running is not None:
                 raise TurnInProgress(running)
@@ -271,10 +271,9 @@ class Turn(Iterator[NumberedEvent | None]):
                     return again and chat.ended_turn(self.id) == (result.status, result.usage)
                 self._charge_the_rest(chat, charged, result)
                 return False
-            chat.touch()
             if result.reply:
                 chat.add_message(self.id, "assistant", result.reply, result.rendered)
-            guardrails.settle(chat.cells, scope, self._started.reservation, result)
+            guardrails.settle(chat.cells, scope, self._started.reservation, result, chat.other_running_turns)
             chat.remove_live_turn(self.id)
             return True
 
@@ -307,12 +306,11 @@ def _text_of(chat: ChatTransaction, message: NewMessage) -> str:
     return text
 
 
-def _find_repeated(chat: ChatTransaction, key: str | None, text: str) -> RepeatedMessage | None:
-    found = None if key is None else chat.turn_with_key(key)
-    if found is None:
+def _find_repeated(chat: ChatTransaction, text: str) -> RepeatedMessage | None:
+    turn_id = chat.turn_with_key()
+    if turn_id is None:
         return None
-    turn_id, sent = found
-    if sent != text:
+    if chat.message_of(turn_id) != text:
         raise IdempotencyMismatch("This idempotency key was already used for another message in this chat.")
     return RepeatedMessage(turn_id)
 

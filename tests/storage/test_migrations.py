@@ -25,7 +25,8 @@ from agentapp.isolation import ThreadBinder, UserScope
 from agentapp.server import resources
 from agentapp.storage import migrate, schema
 from agentapp.storage.chats import Chats
-from agentapp.storage.db import Database, make_engine
+from agentapp.storage.db import Database
+from agentapp.storage.engines import make_engine
 from agentapp.storage.models import Base, LiveTurn, Message, Turn
 from agentapp.web.steps import steps_of
 from tests.support.forked_agentapp import ForkedAgentapp

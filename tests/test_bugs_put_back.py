@@ -31,8 +31,8 @@ BUGS = (
     Bug(
         "a module-level history",
         "agentapp/turns/history.py",
-        "    room = MAX_HISTORY_CHARS\n",
-        "    EVERYTHING.extend(said)\n    said = tuple(EVERYTHING)\n    room = MAX_HISTORY_CHARS\n",
+        "    passed = 0\n",
+        "    EVERYTHING.extend(said)\n    said = tuple(EVERYTHING)\n    passed = 0\n",
         "tests/turns/test_turn.py::test_what_the_model_saw_before_is_only_this_chat",
     ),
     Bug(

@@ -44,6 +44,7 @@ from agentapp.storage.turn_rows import (
     events_so_far,
     rendered_of,
     result_of,
+    usage_of,
 )
 from agentapp.storage.values import utc_now
 from agentapp.turns.values import Lease, NewMessage, Place, RunningTurn, Spent, TurnRecord
@@ -92,9 +93,14 @@ ADD_MESSAGE = insert(Message).values(seq=LAST_SEQ.scalar_subquery() + 1)
 ADD_TURN, ADD_LIVE_TURN = insert(Turn), insert(LiveTurn)
 UPDATE_CHAT = update(ChatSession).where(this_session(OWNER))
 END_TURN = update(Turn).where(in_session(OWNER, Turn), Turn.id == bindparam("turn"), Turn.status == "running")
-ENDED_TURN = select(Turn.status, Turn.input_tokens, Turn.output_tokens, Turn.model_calls).where(
-    in_session(OWNER, Turn), Turn.id == bindparam("turn"), Turn.status != "running"
-)
+ENDED_TURN = select(
+    Turn.status,
+    Turn.input_tokens,
+    Turn.output_tokens,
+    Turn.model_calls,
+    Turn.cache_read_tokens,
+    Turn.cache_write_tokens,
+).where(in_session(OWNER, Turn), Turn.id == bindparam("turn"), Turn.status != "running")
 CORRECT_USAGE = update(Turn).where(in_session(OWNER, Turn), Turn.id == bindparam("turn"))
 LAST_SPENT = (
     select(TurnEvents.spent)
@@ -222,7 +228,7 @@ class SqlChatTransaction:
 
     def ended_turn(self, turn_id: str) -> tuple[str, Usage] | None:
         found = self._run(ENDED_TURN, turn=turn_id).first()
-        return found and (found.status, Usage(found.input_tokens, found.output_tokens, found.model_calls))
+        return found and (found.status, usage_of(found))
 
     def correct_usage(self, turn_id: str, result: TurnResult) -> None:
         self._run(CORRECT_USAGE, turn=turn_id, **columns_of_usage(result))

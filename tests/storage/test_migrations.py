@@ -273,8 +273,8 @@ def test_a_worker_of_the_version_before_can_go_on_writing_turns(url: str, engine
         for row in (
             "sessions (id, tenant_id, user_id, title, created_at, updated_at)"
             " VALUES ('s', 'u', 'u', 'title', '2026-01-01', '2026-01-01')",
-            "turns (id, tenant_id, user_id, session_id, request_id, number, follows, status, agent, next_agent,"
-            " log, input_tokens, output_tokens, model_calls, started_at)"
+            "turns (id, tenant_id, user_id, session_id, request_id, number, follows, status, agent,"
+            " next_agent, log, input_tokens, output_tokens, model_calls, started_at)"
             " VALUES ('t', 'u', 'u', 's', 'r', 1, 0, 'running', '', '', '[]', 0, 0, 0, '2026-01-01')",
         ):
             connection.execute(text(f"INSERT INTO {row}"))

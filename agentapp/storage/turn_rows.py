@@ -39,8 +39,21 @@ def columns_of_usage(result: TurnResult) -> dict[str, object]:
         "input_tokens": result.usage.input_tokens,
         "output_tokens": result.usage.output_tokens,
         "model_calls": result.usage.model_calls,
+        "cache_read_tokens": result.usage.cache_read_tokens,
+        "cache_write_tokens": result.usage.cache_write_tokens,
         "cost_microusd": result.cost_microusd,
     }
+
+
+def usage_of(row: Any) -> Usage:
+    """``row`` has the columns of `columns_of_usage`."""
+    return Usage(
+        row.input_tokens,
+        row.output_tokens,
+        row.model_calls,
+        row.cache_read_tokens,
+        row.cache_write_tokens,
+    )
 
 
 def columns_of_rendered(rendered: Rendered | None) -> dict[str, str | None]:
@@ -61,7 +74,7 @@ def result_of(row: Turn, *, reply: str = "", title: str = "", rendered: Rendered
         agent=row.agent,
         next_agent=row.next_agent,
         title=title,
-        usage=Usage(row.input_tokens, row.output_tokens, row.model_calls),
+        usage=usage_of(row),
         cost_microusd=row.cost_microusd,
         error_code=row.error_code,
         error_message=row.error_message,

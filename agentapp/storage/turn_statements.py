@@ -104,15 +104,27 @@ ADD_TURN = Statement(insert(Turn))
 ADD_LIVE_TURN = Statement(insert(LiveTurn))
 TOUCH_CHAT = Statement(update(ChatSession).where(this_session(OWNER)), ("updated_at",))
 NAME_CHAT = Statement(update(ChatSession).where(this_session(OWNER)), ("updated_at", "title"))
-_USAGE_COLUMNS = ("input_tokens", "output_tokens", "model_calls", "cost_microusd")
+_USAGE_COLUMNS = (
+    "input_tokens",
+    "output_tokens",
+    "model_calls",
+    "cache_read_tokens",
+    "cache_write_tokens",
+    "cost_microusd",
+)
 END_TURN = Statement(
     update(Turn).where(_OWN_TURNS, _TURN_ID, _IS_RUNNING).returning(Turn.id),
     ("status", "agent", "next_agent", "error_code", "error_message", "ended_at", "log", *_USAGE_COLUMNS),
 )
 ENDED_TURN = Statement(
-    select(Turn.status, Turn.input_tokens, Turn.output_tokens, Turn.model_calls).where(
-        _OWN_TURNS, _TURN_ID, Turn.status != "running"
-    )
+    select(
+        Turn.status,
+        Turn.input_tokens,
+        Turn.output_tokens,
+        Turn.model_calls,
+        Turn.cache_read_tokens,
+        Turn.cache_write_tokens,
+    ).where(_OWN_TURNS, _TURN_ID, Turn.status != "running")
 )
 CORRECT_USAGE = Statement(update(Turn).where(_OWN_TURNS, _TURN_ID), _USAGE_COLUMNS)
 LAST_SPENT = Statement(

@@ -160,6 +160,8 @@ class SqlChatTransaction:
             input_tokens=0,
             output_tokens=0,
             model_calls=0,
+            cache_read_tokens=0,
+            cache_write_tokens=0,
             cost_microusd=None,
             started_at=self.now,
             ended_at=None,

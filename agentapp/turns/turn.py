@@ -77,12 +77,17 @@ class TurnKit:
         return Spent(usage, self.prices.cost(calls), self.prices.charge(calls))
 
     def with_first_call(
-        self, reservation: Reservation, agent_name: str, said: tuple[tuple[str, str], ...], text: str
+        self,
+        reservation: Reservation,
+        scope: Scope,
+        agent_name: str,
+        said: tuple[tuple[str, str], ...],
+        text: str,
     ) -> Reservation:
         """The reservation with the cost of the turn's first model call, as far as it can be known now."""
         agent = self.team.find(agent_name)
         messages = (*history(said), Message("user", (text,)))
-        tokens = estimated_input(agent.instructions, messages, self.team.specs_of(agent))
+        tokens = estimated_input(agent.system_for(scope), messages, self.team.specs_of(agent))
         microusd = self.prices.charge([(agent.model or self.model, Usage(tokens))])
         return replace(reservation, first_call_tokens=tokens, first_call_microusd=microusd)
 
@@ -129,7 +134,7 @@ class Turn(Iterator[NumberedEvent | None]):
             said = chat.history(place.follows) if place.follows else ()
             # As late as can be: on PostgreSQL others wait for these rows until the transaction ends.
             admitted = kit.guardrails.admit(chat.cells, scope, kit.max_cost())
-            reservation = kit.with_first_call(admitted.reservation, place.agent, said, text)
+            reservation = kit.with_first_call(admitted.reservation, scope, place.agent, said, text)
             turn_id = chat.add_turn(place, message.key, reservation, kit.leases.current())
             chat.add_message(turn_id, "user", text)
             title = title_of(text) if chat.title == UNTITLED else chat.title

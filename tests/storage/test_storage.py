@@ -84,7 +84,7 @@ class Stores:
             limits=Limits(tokens=MAX_TOKENS),
             notes=self.notes,
             past_chats=self.chats,
-            prices=Prices((("m", PRICE, PRICE),)),
+            prices=Prices((("m", PRICE, PRICE, PRICE, PRICE),)),
             telemetry=NullTelemetry(),
             render=lambda text: Rendered(f"<p>{text}</p>", "test"),
         )

@@ -45,7 +45,7 @@ from agentapp.isolation import Scope, UserScope
 from agentapp.storage.models import GuardrailCell, LiveTurn
 from agentapp.storage.values import utc_now
 from agentapp.turns.feed import Subscription
-from agentapp.turns.history import MAX_HISTORY_CHARS, history
+from agentapp.turns.history import MAX_HISTORY_CHARS, STEP_CHARS, history
 from agentapp.turns.turn import Turn, TurnKit
 from agentapp.turns.values import NewMessage, RepeatedMessage
 from agentapp.web.parts import Parts
@@ -300,16 +300,27 @@ def test_what_the_model_saw_before_is_only_this_chat(parts: Parts, scope: Scope,
 def test_history_keeps_the_newest_that_fit_and_begins_with_the_user() -> None:
     long = "x" * (MAX_HISTORY_CHARS // 2)
     said = (("user", long), ("assistant", long), ("user", "short"), ("user", "again"), ("assistant", "yes"))
-    assert (
-        history(said)
-        == (
-            Message("user", ("short", "again")),
-            Message("assistant", ("yes",)),
-        )
-        or history(said)[0].role == "user"
-    )
-    assert sum(len(t) for m in history(said) for t in m.texts) <= MAX_HISTORY_CHARS
+    newest = Message("user", ("short", "again")), Message("assistant", ("yes",))
+    assert history(said) == newest, "the answer goes with its question"
+    assert history(said[2:]) == newest
     assert history((("assistant", "alone"),)) == ()
+    assert history((("user", "x" * (MAX_HISTORY_CHARS + 1)),)) == ()
+
+
+def test_a_long_conversation_begins_with_the_same_message_for_several_turns() -> None:
+    """Or no turn would find what the provider's cache has kept of the turn before."""
+    said: list[tuple[str, str]] = []
+    begins: list[str] = []
+    for number in range(300):
+        said += [("user", f"{number} " + "x" * 500), ("assistant", "y" * 500)]
+        kept = history(tuple(said))
+        begins.append(kept[0].texts[0])
+        length = sum(len(text) for message in kept for text in message.texts)
+        assert length <= MAX_HISTORY_CHARS
+        assert length >= min(sum(len(text) for _, text in said), MAX_HISTORY_CHARS - STEP_CHARS - 1_100)
+    turns_a_step = STEP_CHARS // 1_000
+    assert begins[:59] == begins[:1] * 59
+    assert len(set(begins)) <= 2 + 240 // (turns_a_step - 1)
 
 
 @pytest.mark.parametrize(

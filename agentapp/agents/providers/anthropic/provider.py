@@ -25,16 +25,25 @@ from agentapp.events import Usage
 
 
 class AnthropicProvider:
-    """Takes a key (and the address, if it is not the public one), or a client that remains the caller's."""
+    """Takes a key (and the address, if it is not the public one), or a client that remains the caller's.
+
+    ``prompt_cache`` is off for gateways that refuse `cache_control`.
+    """
 
     def __init__(
-        self, api_key: str = "", base_url: str | None = None, *, client: anthropic.Anthropic | None = None
+        self,
+        api_key: str = "",
+        base_url: str | None = None,
+        *,
+        client: anthropic.Anthropic | None = None,
+        prompt_cache: bool = True,
     ) -> None:
         self._key, make = key_of(api_key, client), client_maker(anthropic.Anthropic, api_key, base_url)
         self._clients = OwnedClient(
             lambda: make(http_client=make_cancellable(anthropic.DefaultHttpxClient(follow_redirects=False))),
             client and client.with_options(max_retries=0),
         )
+        self._prompt_cache = prompt_cache
         self._is_callers_client = client is not None  # its connections do not tell when they are written to
 
     def stream(self, call: ModelCall) -> Iterator[str | Usage | Reply]:
@@ -44,7 +53,7 @@ class AnthropicProvider:
             if self._is_callers_client:
                 answer.sent()
             with writing_request(), sending_for(Sending(call.cancellation, answer.sent)):
-                stream = client.messages.create(**request_for(call), stream=True)
+                stream = client.messages.create(**request_for(call, self._prompt_cache), stream=True)
             with stream:
                 register_response(call.cancellation, stream.response, lambda: answer.complete)
                 for event in Stream.raw_events(stream.response):
@@ -78,7 +87,9 @@ class AsyncAnthropicProvider:
         base_url: str | None = None,
         *,
         client: anthropic.AsyncAnthropic | None = None,
+        prompt_cache: bool = True,
     ) -> None:
+        self._prompt_cache = prompt_cache
         self._key, make = key_of(api_key, client), client_maker(anthropic.AsyncAnthropic, api_key, base_url)
         self._clients = OwnedClient(
             lambda: make(http_client=anthropic.DefaultAsyncHttpxClient(follow_redirects=False)),
@@ -91,7 +102,7 @@ class AsyncAnthropicProvider:
             client = self._clients.get((os.getpid(), asyncio.get_running_loop()))
             answer.sent()
             with writing_request():
-                stream = await client.messages.create(**request_for(call), stream=True)
+                stream = await client.messages.create(**request_for(call, self._prompt_cache), stream=True)
             async with stream:
                 async for event in AsyncStream.raw_events(stream.response):
                     if (piece := answer.feed(event.data)) is not None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from bench.turns.figures import Figures, Row
 from bench.turns.load import Phase
 from bench.turns.plain import note_wrong
@@ -29,21 +31,21 @@ def measure(systems: Systems, system: System, figures: Figures, streams: int, co
     times = [each.took for each in outcome.whole]
     what = f"{streams} streams at once: "
 
-    def add(name: str, value: float, unit: str = "", digits: int = 0, **more: bool) -> None:
+    def add(name: str, value: float, unit: str = "", digits: int = 0, **more: Any) -> None:
         figures.add(system.name, Row(what + name, unit, digits, **more), value)
 
     add("p99 of whole ones", at(times, 0.99), " s", 2)
     add("CPU a whole turn", outcome.cpu * 1000 / max(1, len(outcome.whole)), " ms")
-    add("whole at first try", sum(not each.code for each in firsts), more_is_better=True, has_ratio=False)
-    add("refused at first try", len(refused), has_ratio=False)
+    add("whole at first try", sum(not each.code for each in firsts), more_is_better=True, bases=())
+    add("refused at first try", len(refused), bases=())
     if refused:
-        add("slowest refusal", max(each.took for each in refused), " s", 2, has_ratio=False)
-    add("cut or failed", sum(bool(each.code) and each not in refused for each in firsts), has_ratio=False)
-    add("whole in the end", len(outcome.whole), more_is_better=True, has_ratio=False)
+        add("slowest refusal", max(each.took for each in refused), " s", 2, bases=())
+    add("cut or failed", sum(bool(each.code) and each not in refused for each in firsts), bases=())
+    add("whole in the end", len(outcome.whole), more_is_better=True, bases=())
     add("last one whole after", max((each.at + each.took for each in outcome.whole), default=0), " s", 2)
     add("goodput", len(outcome.whole) / outcome.seconds, "/s", 1, more_is_better=True)
     add("peak RSS of the workers", found.peak_rss, " MiB")
     if system.is_agentapp:
         lost = sum(count for status, count in found.statuses.items() if status != "completed")
-        add("turns not completed in the database", lost, has_ratio=False)
+        add("turns not completed in the database", lost, bases=())
     note_wrong(figures, f"{system.name}, {what.removesuffix(': ')}", outcome)

@@ -10,13 +10,15 @@ BARE = "bare"
 
 @dataclass(frozen=True)
 class Row:
-    """``more_is_better`` decides which one of several repetitions is the worst."""
+    """``more_is_better`` decides which of several repetitions is the worst. The other systems are compared with
+    those in ``bases``.
+    """
 
     name: str
     unit: str = ""
     digits: int = 1
     more_is_better: bool = False
-    has_ratio: bool = True
+    bases: tuple[str, ...] = (BARE,)
 
 
 @dataclass
@@ -32,42 +34,43 @@ class Figures:
         self.notes.append(text)
 
     def table(self) -> str:
-        lines = []
-        if BARE in self.systems and len(self.systems) > 1:
-            lines += [*self._ratios(), ""]
-        lines += self._values()
+        bases = dict.fromkeys(base for row in self.rows for base in row.bases)
+        parts = [self._ratios(base) for base in bases] + [self._values()]
         if self.notes:
-            lines += ["", "Notes", *(f"- {note}" for note in self.notes)]
-        return "\n".join(lines)
+            parts.append(["Notes", *(f"- {note}" for note in self.notes)])
+        return "\n\n".join("\n".join(lines) for lines in parts if lines)
 
-    def _ratios(self) -> list[str]:
-        """Of the runs that were made right after each other; in brackets the worst of them."""
-        others = [name for name in self.systems if name != BARE]
-        lines = [_line("Ratio to bare: median [worst]", others)]
+    def _ratios(self, base: str) -> list[str]:
+        """Of runs that were made right after each other; in brackets the worst of them."""
+        others = [name for name in self.systems if name != base]
+        found = []
         for row, values in self.rows.items():
-            if not row.has_ratio or BARE not in values:
+            if base not in row.bases or base not in values:
                 continue
-            cells = []
-            for name in others:
-                pairs = zip(values.get(name, ()), values[BARE], strict=False)
-                cells.append(_cell(Row(row.name, "x", 2, row.more_is_better), [a / b for a, b in pairs if b]))
-            lines.append(_line(row.name, cells))
-        return lines
+            shown = Row(row.name, "x", 2, row.more_is_better)
+            pairs = [zip(values.get(name, ()), values[base], strict=False) for name in others]
+            cells = [_cell(shown, [a / b for a, b in each if b]) for each in pairs]
+            if any(cell != EMPTY for cell in cells):
+                found.append(_line(row.name, cells))
+        return [_line(f"RATIO TO {base}: median [worst]", others), *found] if found else []
 
     def _values(self) -> list[str]:
-        lines = [_line("Measured: median [worst]", self.systems)]
+        lines = [_line("MEASURED: median [worst]", self.systems)]
         for row, values in self.rows.items():
             lines.append(_line(row.name, [_cell(row, values.get(name, [])) for name in self.systems]))
         return lines
 
 
+EMPTY = "-"
+
+
 def _cell(row: Row, values: list[float]) -> str:
     if not values:
-        return "-"
+        return EMPTY
     worst = min(values) if row.more_is_better else max(values)
     shown = f"{median(values):,.{row.digits}f}{row.unit}"
     return shown if len(values) == 1 else f"{shown} [{worst:,.{row.digits}f}]"
 
 
 def _line(name: str, cells: list[str]) -> str:
-    return f"{name:46}" + "".join(f"{cell:>22}" for cell in cells)
+    return f"{name:52}" + "".join(f"{cell:>22}" for cell in cells)

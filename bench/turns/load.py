@@ -16,7 +16,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 from bench.turns.exchange import Answer, Connection, connected
-from bench.turns.processes import allow_open_files, cpu_seconds, of_group
+from bench.turns.processes import allow_open_files, cpu_seconds, descendants, of_group
 
 START_SECONDS = 60.0
 POLL_SECONDS = 0.02
@@ -54,6 +54,7 @@ class Phase:
 class Plan:
     port: int
     group: int  # the server's process group
+    database_pid: int  # 0 if it is a part of the server
     ready_path: str
     people: list[Person]
     phases: list[Phase]
@@ -61,7 +62,7 @@ class Plan:
 
 @dataclass
 class Sent:
-    """One try. ``code`` is empty if all of the answer came; ``at`` is when it began, from the phase's start."""
+    """One try. ``code`` is empty if all of the answer came. ``at`` is when it began, in the phase."""
 
     person: int
     at: float
@@ -77,7 +78,8 @@ class Outcome:
 
     began: float = 0.0
     ended: float = 0.0
-    cpu: float = 0.0
+    cpu: float = 0.0  # seconds, of the server
+    database_cpu: float = 0.0
     sent: list[Sent] = field(default_factory=list)
 
     @property
@@ -96,14 +98,14 @@ class Crowd:
         self._turns = [0] * len(plan.people)
 
     async def wait_until_up(self) -> float:
-        """Seconds until the first answer, from when this was called."""
+        """When the first answer came."""
         began = time.monotonic()
         request = f"GET {self._plan.ready_path} HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n"
         while time.monotonic() < began + START_SECONDS:
             try:
                 connection = await connected(self._plan.port)
                 if (await connection.ask(request.encode(), 5)).status == 200:
-                    return time.monotonic() - began
+                    return time.monotonic()
             except OSError:
                 pass
             await asyncio.sleep(POLL_SECONDS)
@@ -112,11 +114,13 @@ class Crowd:
     async def play(self, phase: Phase) -> Outcome:
         self._hang_up()
         await asyncio.sleep(phase.pause)
-        cpu, outcome = self._cpu(), Outcome(began=time.monotonic())
+        cpu, database_cpu = self._cpu()
+        outcome = Outcome(began=time.monotonic())
         person = self._send_repeatedly if phase.kind == "loop" else self._send_once
         await asyncio.gather(*(person(n, phase, outcome) for n in range(phase.people)))
         outcome.ended = time.monotonic()
-        outcome.cpu = self._cpu() - cpu
+        cpu_after, database_after = self._cpu()
+        outcome.cpu, outcome.database_cpu = cpu_after - cpu, database_after - database_cpu
         return outcome
 
     async def _send_once(self, n: int, phase: Phase, outcome: Outcome) -> None:
@@ -176,14 +180,15 @@ class Crowd:
         )
         return answer
 
-    def _cpu(self) -> float:
-        return cpu_seconds(of_group(self._plan.group))
+    def _cpu(self) -> tuple[float, float]:
+        database = self._plan.database_pid
+        return cpu_seconds(of_group(self._plan.group)), cpu_seconds(descendants(database) if database else [])
 
 
 async def main(plan: Plan) -> dict[str, Any]:
     crowd = Crowd(plan)
-    started = await crowd.wait_until_up()
-    return {"started": started, "outcomes": [asdict(await crowd.play(phase)) for phase in plan.phases]}
+    up_at = await crowd.wait_until_up()
+    return {"up_at": up_at, "outcomes": [asdict(await crowd.play(phase)) for phase in plan.phases]}
 
 
 def read_plan(text: str) -> Plan:
@@ -192,9 +197,13 @@ def read_plan(text: str) -> Plan:
     return Plan(**plan | {"people": people, "phases": [Phase(**each) for each in plan["phases"]]})
 
 
-def read_outcomes(text: str) -> list[Outcome]:
-    outcomes = json.loads(text)["outcomes"]
-    return [Outcome(**each | {"sent": [Sent(**sent) for sent in each["sent"]]}) for each in outcomes]
+def read_outcomes(text: str) -> tuple[float, list[Outcome]]:
+    """When the server first answered, and what happened then."""
+    found = json.loads(text)
+    outcomes = [
+        Outcome(**each | {"sent": [Sent(**one) for one in each["sent"]]}) for each in found["outcomes"]
+    ]
+    return found["up_at"], outcomes
 
 
 if __name__ == "__main__":

@@ -35,7 +35,7 @@ def chats_of(n: int) -> int:
     return 64 if n == 0 else 8 if n < 128 else 2 if n < 512 else 1
 
 
-def add_people(instance: Path, database_url: str | None = None) -> list[Person]:
+def add_people(instance: Path, database_url: str | None = None, count: int = PEOPLE) -> list[Person]:
     """With tables, and a secret in the instance directory, with which their cookies are signed.
 
     Straight into the tables: to sign in takes a tenth of a second of CPU each.
@@ -48,18 +48,18 @@ def add_people(instance: Path, database_url: str | None = None) -> list[Person]:
     app, db = create_app(settings), Database(settings.database_url, ThreadBinder())
     try:
         with db.writing() as rows:
-            return _add_people(app, rows)
+            return _add_people(app, rows, count)
     finally:
         db.close()
         app.extensions["agentapp"].db.close()
 
 
-def _add_people(app: Flask, rows: Session) -> list[Person]:
+def _add_people(app: Flask, rows: Session, count: int) -> list[Person]:
     tenants = [Tenant(id=new_id(), name=f"tenant{n}", created_at=utc_now()) for n in range(TENANTS)]
     rows.add_all(tenants)
     rows.flush()
     people = []
-    for n in range(PEOPLE):
+    for n in range(count):
         tenant = tenants[n % TENANTS]
         user = User(new_id(), tenant.id, tenant.name, f"user{n}", "member", False)
         token = secrets.token_urlsafe(32)

@@ -1,14 +1,17 @@
 """Plain turns: a message, an instant answer of 20 words, as JSON, from so many sessions at once.
 
-Three phases on a fresh server: everybody's first message at the moment the server first answers (cold); then
+Phases on a fresh server: everybody's first message at the moment the server first answers (cold); then
 everybody sends again as soon as the answer is there; then everybody's message at one moment again (warm).
 """
 
 from __future__ import annotations
 
-from bench.turns.figures import Figures, Row
+from contextlib import nullcontext
+
+from bench.turns.figures import BARE, Figures, Row
 from bench.turns.load import Outcome, Phase
-from bench.turns.runs import at, codes, run
+from bench.turns.postgres import LockWaits
+from bench.turns.runs import Run, at, codes, run
 from bench.turns.systems import RATES_OFF, System, Systems
 from bench.turns.talk import PLAIN
 
@@ -16,29 +19,55 @@ WARM_UP_SECONDS = 1.0
 
 
 def measure(systems: Systems, system: System, figures: Figures, sessions: int, seconds: float) -> None:
-    burst = Phase("burst", PLAIN.message, PLAIN.reply, sessions)
     phases = [
-        burst,
+        Phase("burst", PLAIN.message, PLAIN.reply, sessions),
         Phase("loop", PLAIN.message, PLAIN.reply, sessions, seconds=WARM_UP_SECONDS),
         Phase("loop", PLAIN.message, PLAIN.reply, sessions, seconds=seconds),
         Phase("burst", PLAIN.message, PLAIN.reply, sessions, pause=0.5),
     ]
-    found = run(systems, system, phases, RATES_OFF)
-    cold, _, loop, warm = found.outcomes
+    waits = LockWaits()
+    before = system.link.counts() if system.link else {}
+    watch = (lambda running: waits.sampled(running.database_url)) if system.postgres else nullcontext
+    found = run(systems, system, phases, RATES_OFF, watch=watch)
     what = f"plain, {sessions} session{'s' if sessions > 1 else ''}: "
-    times = [each.took * 1000 for each in loop.whole]
-    in_time = [each for each in loop.whole if each.at + each.took <= seconds]
-    count = max(1, len(loop.whole))
-    figures.add(system.name, Row(what + "turns/s", more_is_better=True), len(in_time) / seconds)
-    figures.add(system.name, Row(what + "CPU a turn", " ms", 2), loop.cpu * 1000 / count)
-    figures.add(system.name, Row(what + "p50", " ms"), at(times, 0.5))
-    figures.add(system.name, Row(what + "p99", " ms"), at(times, 0.99))
+    add_figures(figures, system.name, what, found, seconds)
+    cold, _, loop, warm = found.outcomes
     if sessions > 1:
-        figures.add(system.name, Row(what + "peak RSS of the workers", " MiB", 0), found.peak_rss)
-        figures.add(system.name, Row(what + "cold burst, last answer", " s", 2), cold.seconds)
-        figures.add(system.name, Row(what + "warm burst, last answer", " s", 2), warm.seconds)
+        bursts = {"cold": cold, "warm": warm}
+        for name, outcome in bursts.items():
+            row = Row(f"{what}{name} burst, last answer", " s", 2)
+            figures.add(system.name, row, outcome.seconds)
+    if system.postgres:
+        add_waits(figures, system.name, what, waits.between(loop.began, loop.ended))
+    if system.link:
+        turns = sum(found.statuses.values())
+        for name, count in system.link.counts().items():
+            row = Row(f"{what}{name.replace('_', ' ')} a turn", "", 2, bases=())
+            figures.add(system.name, row, (count - before[name]) / max(1, turns))
     for name, outcome in (("cold burst", cold), ("loop", loop), ("warm burst", warm)):
         note_wrong(figures, f"{system.name}, {what}{name}", outcome)
+
+
+def add_figures(figures: Figures, system: str, what: str, found: Run, seconds: float) -> None:
+    loop = found.outcomes[2]
+    in_time = [each for each in loop.whole if each.at + each.took <= seconds]
+    times, count = [each.took * 1000 for each in loop.whole], max(1, len(loop.whole))
+    bases = (BARE, "sqlite", "postgres")
+    figures.add(system, Row(what + "turns/s", more_is_better=True, bases=bases), len(in_time) / seconds)
+    figures.add(system, Row(what + "CPU a turn", " ms", 2), loop.cpu * 1000 / count)
+    if loop.database_cpu:
+        row = Row(what + "CPU of PostgreSQL a turn", " ms", 2, bases=())
+        figures.add(system, row, loop.database_cpu * 1000 / count)
+    figures.add(system, Row(what + "p50", " ms"), at(times, 0.5))
+    figures.add(system, Row(what + "p99", " ms"), at(times, 0.99))
+    figures.add(system, Row(what + "peak RSS of the workers", " MiB", 0), found.peak_rss)
+
+
+def add_waits(figures: Figures, system: str, what: str, samples: list[int]) -> None:
+    if samples:
+        average = Row(what + "wait for a lock, on average", "", 2, bases=())
+        figures.add(system, average, sum(samples) / len(samples))
+        figures.add(system, Row(what + "wait for a lock, at most", "", 0, bases=()), max(samples))
 
 
 def note_wrong(figures: Figures, what: str, outcome: Outcome) -> None:

@@ -11,6 +11,7 @@ import resource
 from contextlib import suppress
 from pathlib import Path
 
+ROOT = Path(__file__).parent.parent.parent
 TICKS = os.sysconf("SC_CLK_TCK")
 
 

@@ -7,17 +7,26 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
+from typing import Any
 
 from bench.turns import processes
 from bench.turns.load import Outcome, Phase, Plan, read_outcomes
-from bench.turns.systems import ROOT, Running, System, Systems
+from bench.turns.processes import ROOT
+from bench.turns.systems import Running, System, Systems
 
 LONGEST_LOAD = 400.0
+Watch = Callable[[Running], AbstractContextManager[Any]]
+
+
+class RunFailed(Exception):
+    """The load could not be sent, and the end of what the server has printed."""
 
 
 @dataclass(frozen=True)
 class Run:
+    started: float  # seconds from the start of the server to its first answer
     outcomes: list[Outcome]
     peak_rss: float  # MiB, of the workers
     statuses: Mapping[str, int]  # how many turns ended how, as the database says
@@ -28,41 +37,36 @@ def run(
     system: System,
     phases: Sequence[Phase],
     env: Mapping[str, str] | None = None,
-    meanwhile: Callable[[Running, subprocess.Popen[str]], None] | None = None,
+    *,
+    watch: Watch = nullcontext,
+    is_empty: bool = False,
 ) -> Run:
     """The phases one after the other, the first at the moment at which the server first answers.
 
-    ``meanwhile`` is called when the load has begun; it should return when the load has ended.
+    ``watch`` makes of the server what is to be entered while the load is sent.
     """
-    with systems.serving(system, env or {}) as running:
-        most = max(phase.people for phase in phases)
-        plan = Plan(running.port, running.pid, system.ready_path, system.people[:most], list(phases))
-        outcomes = _run_load(plan, running, meanwhile)
-        return Run(outcomes, processes.peak_rss(workers(running)), systems.statuses(system, running))
+    with systems.serving(system, env or {}, is_empty=is_empty) as running:
+        most = max((phase.people for phase in phases), default=0)
+        path, people = system.ready_path, system.people[:most]
+        plan = Plan(running.port, running.pid, running.database_pid, path, people, list(phases))
+        with watch(running):
+            up_at, outcomes = _run_load(plan, running)
+        peak = processes.peak_rss(workers(running))
+        return Run(up_at - running.began, outcomes, peak, {} if is_empty else running.statuses())
 
 
-def _run_load(
-    plan: Plan,
-    running: Running,
-    meanwhile: Callable[[Running, subprocess.Popen[str]], None] | None,
-) -> list[Outcome]:
+def _run_load(plan: Plan, running: Running) -> tuple[float, list[Outcome]]:
     command = [sys.executable, "-m", "bench.turns.load"]
     load = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    assert load.stdin
     try:
-        load.stdin.write(json.dumps(asdict(plan)))
-        load.stdin.close()
-        load.stdin = None
-        if meanwhile:
-            meanwhile(running, load)
-        printed, _ = load.communicate(timeout=LONGEST_LOAD)
+        printed, _ = load.communicate(json.dumps(asdict(plan)), timeout=LONGEST_LOAD)
+    except subprocess.TimeoutExpired:
+        printed = ""
     finally:
         load.kill()
         load.wait()
     if load.returncode:
-        raise SystemExit(
-            f"the load ended with {load.returncode}. The server said:\n{running.output()[-3000:]}"
-        )
+        raise RunFailed(f"the load ended with {load.returncode}; the server said: {running.output()[-2000:]}")
     return read_outcomes(printed)
 
 

@@ -17,8 +17,8 @@ Systems
 What (by default all)
   plain         turns/s, CPU and memory of JSON turns with an instant answer, from 1, 32, 128 and 512
                 sessions at once (--sessions), each of a user of its own, in 8 tenants; and bursts of first
-                messages, cold and warm. Three limits on rates are off (AGENTAPP_RATE_SESSION, _USER, _TENANT):
-                20 messages a minute in a chat is what the product allows, and not how fast it is.
+                messages, cold and warm. AGENTAPP_RATE_SESSION, _USER and _TENANT are off: 20 messages a
+                minute in a chat is what the product allows, and not how fast it is.
   postgres      the same with 32 sessions: who waits for a lock, statements and round trips a turn
   streams       128 and 300 streams of 40 words, one each 0.25 s, on a server that has answered before
   burst         300, 500 and 1,000 such streams (--at-once), begun at once at the moment at which a cold

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from bench.turns.figures import Figures, Row
-from bench.turns.load import Phase
 from bench.turns.plain import note_wrong
+from bench.turns.plans import Phase
 from bench.turns.runs import at, run
 from bench.turns.systems import System, Systems
 from bench.turns.talk import STREAMED
@@ -42,7 +42,12 @@ def measure(systems: Systems, system: System, figures: Figures, streams: int, co
         add("slowest refusal", max(each.took for each in refused), " s", 2, bases=())
     add("cut or failed", sum(bool(each.code) and each not in refused for each in firsts), bases=())
     add("whole in the end", len(outcome.whole), more_is_better=True, bases=())
-    add("last one whole after", max((each.at + each.took for each in outcome.whole), default=0), " s", 2)
+    add(
+        "last one whole after",
+        max((each.ended - outcome.began for each in outcome.whole), default=0),
+        " s",
+        2,
+    )
     add("goodput", len(outcome.whole) / outcome.seconds, "/s", 1, more_is_better=True)
     add("peak RSS of the workers", found.peak_rss, " MiB")
     if system.is_agentapp:

@@ -23,9 +23,8 @@ class Answer:
     status: int
     head: bytes
     body: bytes
-    began: float
-    first: float | None  # seconds to the first byte of the body
-    took: float
+    ended: float
+    first: float | None  # when the first byte of the body came
     note: str = ""
 
     @property
@@ -33,19 +32,13 @@ class Answer:
         found = RETRY_AFTER.search(self.head)
         return float(found[1]) if found else 0.0
 
-    @property
-    def code(self) -> str:
-        """Why it is not whole."""
-        found = CODE.search(self.body)
-        return self.note or (found[1].decode() if found else f"status {self.status}")
-
-    def is_whole(self, reply: str) -> bool:
-        """Whether all of the reply has come, and its end: as JSON, or as events whose texts are the reply."""
-        if self.status != 200:
-            return False
+    def fault(self, reply: str) -> str:
+        """Why it is not all of the reply and its end, as JSON or as events; empty if it is."""
+        if self.note or self.status != 200:
+            found = CODE.search(self.body)
+            return self.note or (found[1].decode() if found else "no code")
         if not self.body.startswith((b"id:", b"event:", b":")):
-            answer = json.loads(self.body)
-            return bool(answer["status"] == "completed" and answer["reply"] == reply)
+            return _fault_of(json.loads(self.body), reply)
         texts, end = [], None
         for block in self.body.split(b"\n\n"):
             kind, _, data = block.partition(b"\ndata: ")
@@ -53,7 +46,15 @@ class Answer:
                 texts.append(json.loads(data)["text"])
             elif kind.endswith(b"event: turn_completed"):
                 end = json.loads(data)
-        return bool(end and end["status"] == "completed" and end["reply"] == "".join(texts) == reply)
+        if end is None:
+            return "no end"
+        return _fault_of(end, reply) or ("" if "".join(texts) == reply else "words are missing")
+
+
+def _fault_of(end: dict[str, Any], reply: str) -> str:
+    if end["status"] != "completed":
+        return f"turn {end['status']} {end.get('error_code') or ''}".strip()
+    return "" if end["reply"] == reply else "another reply"
 
 
 class Connection(asyncio.Protocol):
@@ -105,16 +106,15 @@ class Connection(asyncio.Protocol):
         self._size = self._head_bytes = 0
         self._head, self._length, self._first = b"", None, None
         self._answered = asyncio.get_running_loop().create_future()
-        began = time.monotonic()
         self._transport.write(request)
         note = ""
         try:
             await asyncio.wait_for(self._answered, seconds)
         except TimeoutError:
             note = "timeout"
-        return self._answer(began, time.monotonic(), note)
+        return self._answer(time.monotonic(), note)
 
-    def _answer(self, began: float, ended: float, note: str) -> Answer:
+    def _answer(self, ended: float, note: str) -> Answer:
         body = b"".join(self._pieces)[self._head_bytes :]
         if not note and not self._is_complete():
             note = "cut" if self._head_bytes else "no answer"
@@ -123,8 +123,7 @@ class Connection(asyncio.Protocol):
             body = unchunked(body)
         if note or CLOSES.search(self._head):
             self.close()
-        first = None if self._first is None else self._first - began
-        return Answer(status, self._head, body, began, first, ended - began, note)
+        return Answer(status, self._head, body, ended, self._first, note)
 
     def close(self) -> None:
         self.is_open = False

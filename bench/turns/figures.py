@@ -10,8 +10,8 @@ BARE = "bare"
 
 @dataclass(frozen=True)
 class Row:
-    """``more_is_better`` decides which of several repetitions is the worst. The other systems are compared with
-    those in ``bases``.
+    """``more_is_better`` decides which of several repetitions is the worst. The other systems are compared
+    with those in ``bases``.
     """
 
     name: str

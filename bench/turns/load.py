@@ -11,84 +11,21 @@ import gc
 import json
 import sys
 import time
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
 from typing import Any
 from urllib.parse import urlencode
 
 from bench.turns.exchange import Answer, Connection, connected
+from bench.turns.plans import Outcome, Phase, Plan, Sent, read_plan
 from bench.turns.processes import allow_open_files, cpu_seconds, descendants, of_group
 
 START_SECONDS = 60.0
 POLL_SECONDS = 0.02
-
-
-@dataclass(frozen=True)
-class Person:
-    """``paths`` are where this one's messages go, one after the other and from the beginning again."""
-
-    cookie: str
-    csrf: str
-    paths: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class Phase:
-    """``burst``: everybody sends one message, all begun at once, or within ``spread`` seconds.
-    ``loop``: everybody sends the next message when the last one is answered, for so many seconds.
-    With ``comes_back``, who is refused with 503 sends again when Retry-After says so.
-    """
-
-    kind: str
-    message: str
-    reply: str
-    people: int
-    accept: str = "application/json"
-    seconds: float = 0.0
-    spread: float = 0.0
-    comes_back: bool = False
-    timeout: float = 90.0
-    pause: float = 0.0  # before it
-
-
-@dataclass(frozen=True)
-class Plan:
-    port: int
-    group: int  # the server's process group
-    database_pid: int  # 0 if it is a part of the server
-    ready_path: str
-    people: list[Person]
-    phases: list[Phase]
-
-
-@dataclass
-class Sent:
-    """One try. ``code`` is empty if all of the answer came. ``at`` is when it began, in the phase."""
-
-    person: int
-    at: float
-    status: int
-    code: str
-    first: float | None
-    took: float
-
-
-@dataclass
-class Outcome:
-    """What happened in a phase. ``began`` and ``ended`` are on the machine's monotonic clock."""
-
-    began: float = 0.0
-    ended: float = 0.0
-    cpu: float = 0.0  # seconds, of the server
-    database_cpu: float = 0.0
-    sent: list[Sent] = field(default_factory=list)
-
-    @property
-    def seconds(self) -> float:
-        return self.ended - self.began
-
-    @property
-    def whole(self) -> list[Sent]:
-        return [each for each in self.sent if not each.code]
+ANSWERS_EACH = 3  # in a loop
+LONGEST_LOOP = 5  # times as long as it was asked for
+REFUSED_PAUSE = 0.5  # seconds: a server that refuses at once is not asked as fast as it can
 
 
 class Crowd:
@@ -99,9 +36,9 @@ class Crowd:
 
     async def wait_until_up(self) -> float:
         """When the first answer came."""
-        began = time.monotonic()
+        ends = time.monotonic() + START_SECONDS
         request = f"GET {self._plan.ready_path} HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n"
-        while time.monotonic() < began + START_SECONDS:
+        while time.monotonic() < ends:
             try:
                 connection = await connected(self._plan.port)
                 if (await connection.ask(request.encode(), 5)).status == 200:
@@ -114,19 +51,45 @@ class Crowd:
     async def play(self, phase: Phase) -> Outcome:
         self._hang_up()
         await asyncio.sleep(phase.pause)
-        cpu, database_cpu = self._cpu()
         outcome = Outcome(began=time.monotonic())
-        person = self._send_repeatedly if phase.kind == "loop" else self._send_once
-        await asyncio.gather(*(person(n, phase, outcome) for n in range(phase.people)))
-        outcome.ended = time.monotonic()
-        cpu_after, database_after = self._cpu()
-        outcome.cpu, outcome.database_cpu = cpu_after - cpu, database_after - database_cpu
+        if phase.kind == "loop":
+            await self._loop(phase, outcome)
+        else:
+            with self._measured(outcome):
+                await asyncio.gather(*(self._send_once(n, phase, outcome) for n in range(phase.people)))
         return outcome
+
+    async def _loop(self, phase: Phase, outcome: Outcome) -> None:
+        """What is measured is the time in which everybody sends, and what was answered in it. If the answers
+        take long, that time is longer, so that it has some of everybody in it.
+        """
+        over = asyncio.Event()
+        everybody = (self._send_repeatedly(n, phase, outcome, over) for n in range(phase.people))
+        sending = asyncio.gather(*everybody)
+        await asyncio.sleep(phase.warm_up)
+        before = len(outcome.sent)
+        with self._measured(outcome):
+            await asyncio.sleep(phase.seconds)
+            latest = outcome.began + LONGEST_LOOP * phase.seconds
+            enough = before + ANSWERS_EACH * phase.people
+            while len(outcome.sent) < enough and time.monotonic() < latest:
+                await asyncio.sleep(POLL_SECONDS)
+        over.set()
+        await sending
+        began, ended = outcome.began, outcome.ended
+        outcome.sent = [each for each in outcome.sent if each.code or began <= each.ended <= ended]
+
+    @contextmanager
+    def _measured(self, outcome: Outcome) -> Iterator[None]:
+        outcome.began, before = time.monotonic(), self._cpu()
+        yield
+        outcome.ended, after = time.monotonic(), self._cpu()
+        outcome.cpu, outcome.database_cpu = after[0] - before[0], after[1] - before[1]
 
     async def _send_once(self, n: int, phase: Phase, outcome: Outcome) -> None:
         """And again, if refused and told when, until the time is up."""
         await asyncio.sleep(phase.spread * n / phase.people)
-        path, ends = self._next_path(n), outcome.began + phase.timeout
+        path, ends = self._next_path(n), time.monotonic() + phase.timeout
         while True:
             answer = await self._send(n, path, phase, outcome)
             comes_again = time.monotonic() + answer.retry_after
@@ -134,11 +97,11 @@ class Crowd:
                 return
             await asyncio.sleep(answer.retry_after)
 
-    async def _send_repeatedly(self, n: int, phase: Phase, outcome: Outcome) -> None:
-        while time.monotonic() < outcome.began + phase.seconds:
+    async def _send_repeatedly(self, n: int, phase: Phase, outcome: Outcome, over: asyncio.Event) -> None:
+        while not over.is_set():
             answer = await self._send(n, self._next_path(n), phase, outcome)
-            if answer.status != 200:  # a server that refuses at once is not asked as fast as it can
-                await asyncio.sleep(0.5)
+            if answer.status != 200:
+                await asyncio.sleep(REFUSED_PAUSE)
 
     def _hang_up(self) -> None:
         """Every phase begins with new connections: a server may just be closing those that were idle."""
@@ -166,18 +129,9 @@ class Crowd:
                 connection = self._connections[n] = await connected(self._plan.port)
             answer = await connection.ask(request, phase.timeout)
         except OSError as exc:
-            answer = Answer(0, b"", b"", began, None, time.monotonic() - began, type(exc).__name__)
-        code = "" if answer.is_whole(phase.reply) else answer.code
-        outcome.sent.append(
-            Sent(
-                n,
-                began - outcome.began,
-                answer.status,
-                code,
-                answer.first,
-                answer.began + answer.took - began,
-            )
-        )
+            answer = Answer(0, b"", b"", time.monotonic(), None, type(exc).__name__)
+        first = None if answer.first is None else answer.first - began
+        outcome.sent.append(Sent(n, began, answer.ended, answer.status, answer.fault(phase.reply), first))
         return answer
 
     def _cpu(self) -> tuple[float, float]:
@@ -188,22 +142,9 @@ class Crowd:
 async def main(plan: Plan) -> dict[str, Any]:
     crowd = Crowd(plan)
     up_at = await crowd.wait_until_up()
-    return {"up_at": up_at, "outcomes": [asdict(await crowd.play(phase)) for phase in plan.phases]}
-
-
-def read_plan(text: str) -> Plan:
-    plan = json.loads(text)
-    people = [Person(each["cookie"], each["csrf"], tuple(each["paths"])) for each in plan.pop("people")]
-    return Plan(**plan | {"people": people, "phases": [Phase(**each) for each in plan["phases"]]})
-
-
-def read_outcomes(text: str) -> tuple[float, list[Outcome]]:
-    """When the server first answered, and what happened then."""
-    found = json.loads(text)
-    outcomes = [
-        Outcome(**each | {"sent": [Sent(**one) for one in each["sent"]]}) for each in found["outcomes"]
-    ]
-    return found["up_at"], outcomes
+    cpu = cpu_seconds(of_group(plan.group))
+    outcomes = [asdict(await crowd.play(phase)) for phase in plan.phases]
+    return {"up_at": up_at, "start_cpu": cpu, "outcomes": outcomes}
 
 
 if __name__ == "__main__":

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import threading
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from contextlib import AbstractContextManager
 
 from bench.turns import processes
 from bench.turns.figures import Figures, Row
-from bench.turns.load import Phase
 from bench.turns.plain import note_wrong
+from bench.turns.plans import Phase
 from bench.turns.runs import run, workers
+from bench.turns.samples import Samples
 from bench.turns.systems import Running, System, Systems
 from bench.turns.talk import PLAIN, STREAMED
 
@@ -20,49 +17,36 @@ SAMPLE_SECONDS = 0.5
 STREAMS = 300
 
 
-@dataclass
-class Memory:
-    """(when, RSS, PSS), in MiB, of all workers together."""
-
-    samples: list[tuple[float, float, float]] = field(default_factory=list)
-
-    @contextmanager
-    def sampled(self, running: Running) -> Iterator[None]:
-        over = threading.Event()
-        thread = threading.Thread(target=self._sample, args=(running, over))
-        thread.start()
-        try:
-            yield
-        finally:
-            over.set()
-            thread.join()
-
-    def _sample(self, running: Running, over: threading.Event) -> None:
-        while not over.wait(SAMPLE_SECONDS):
-            pids = workers(running)
-            self.samples.append((time.monotonic(), processes.rss(pids), processes.pss(pids)))
-
-    def most_between(self, began: float, ended: float) -> tuple[float, float]:
-        found = [(rss, pss) for at, rss, pss in self.samples if began <= at <= ended]
-        return max((rss for rss, _ in found), default=0.0), max((pss for _, pss in found), default=0.0)
+def most(samples: list[tuple[float, float]]) -> tuple[float, float]:
+    return max((rss for rss, _ in samples), default=0.0), max((pss for _, pss in samples), default=0.0)
 
 
 def measure(systems: Systems, system: System, figures: Figures) -> None:
     """The one request goes to one worker, and the server's first answer came from the same or the other."""
-    events, memory = "text/event-stream", Memory()
+    events, memory = "text/event-stream", Samples[tuple[float, float]]()
+
+    def watched(running: Running) -> AbstractContextManager[None]:
+        def look() -> tuple[float, float]:
+            pids = workers(running)
+            return processes.rss(pids), processes.pss(pids)
+
+        return memory.taken(look, SAMPLE_SECONDS)
+
     phases = [
         Phase("burst", PLAIN.message, PLAIN.reply, 1),
         Phase("burst", STREAMED.message, STREAMED.reply, STREAMS, accept=events, spread=1.0, pause=3.0),
     ]
-    found = run(systems, system, phases, watch=memory.sampled)
+    found = run(systems, system, phases, watch=watched)
     first, streams = found.outcomes
-    idle = memory.most_between(first.ended, streams.began)
-    with_streams = memory.most_between(streams.began, streams.ended)
+    idle = most(memory.between(first.ended, streams.began))
+    with_streams = most(memory.between(streams.began, streams.ended))
     for name, (rss, pss) in {"idle": idle, f"{STREAMS} streams open": with_streams}.items():
         figures.add(system.name, Row(f"memory of the workers, {name}: RSS", " MiB", 0), rss)
         figures.add(system.name, Row(f"memory of the workers, {name}: PSS", " MiB", 0), pss)
     note_wrong(figures, f"{system.name}, {STREAMS} streams for their memory", streams)
-    figures.add(system.name, Row("start to first answer", " s", 2), found.started)
+    starts = {"start": found}
     if not system.postgres:
-        empty = run(systems, system, [], is_empty=True)
-        figures.add(system.name, Row("start to first answer, empty directory", " s", 2), empty.started)
+        starts["start, empty directory"] = run(systems, system, [], is_empty=True)
+    for name, each in starts.items():
+        figures.add(system.name, Row(f"{name}: until the first answer", " s", 2), each.started)
+        figures.add(system.name, Row(f"{name}: CPU until then", " s", 2), each.start_cpu)

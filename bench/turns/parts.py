@@ -22,8 +22,8 @@ from agentapp import config
 from agentapp.app import create_app
 from agentapp.storage.accounts import Accounts
 from agentapp.turns.turn import Turn
-from bench.turns.load import Person
 from bench.turns.people import add_people
+from bench.turns.plans import Person
 from bench.turns.systems import RATES_OFF
 
 WARM_UP_TURNS = 50

@@ -24,7 +24,7 @@ from agentapp.storage.search import index_title
 from agentapp.storage.values import User, utc_now
 from agentapp.web.auth import _start_login
 from bench.turns import naive
-from bench.turns.load import Person
+from bench.turns.plans import Person
 
 PEOPLE = 1000
 TENANTS = 8

@@ -6,12 +6,10 @@ everybody sends again as soon as the answer is there; then everybody's message a
 
 from __future__ import annotations
 
-from contextlib import nullcontext
-
 from bench.turns.figures import BARE, Figures, Row
-from bench.turns.load import Outcome, Phase
-from bench.turns.postgres import LockWaits
+from bench.turns.plans import Outcome, Phase
 from bench.turns.runs import Run, at, codes, run
+from bench.turns.seen_on_postgres import SeenOnPostgres
 from bench.turns.systems import RATES_OFF, System, Systems
 from bench.turns.talk import PLAIN
 
@@ -21,39 +19,32 @@ WARM_UP_SECONDS = 1.0
 def measure(systems: Systems, system: System, figures: Figures, sessions: int, seconds: float) -> None:
     phases = [
         Phase("burst", PLAIN.message, PLAIN.reply, sessions),
-        Phase("loop", PLAIN.message, PLAIN.reply, sessions, seconds=WARM_UP_SECONDS),
-        Phase("loop", PLAIN.message, PLAIN.reply, sessions, seconds=seconds),
+        Phase("loop", PLAIN.message, PLAIN.reply, sessions, seconds=seconds, warm_up=WARM_UP_SECONDS),
         Phase("burst", PLAIN.message, PLAIN.reply, sessions, pause=0.5),
     ]
-    waits = LockWaits()
-    before = system.link.counts() if system.link else {}
-    watch = (lambda running: waits.sampled(running.database_url)) if system.postgres else nullcontext
-    found = run(systems, system, phases, RATES_OFF, watch=watch)
+    seen = SeenOnPostgres(system)
+    found = run(systems, system, phases, RATES_OFF, watch=seen.watched)
     what = f"plain, {sessions} session{'s' if sessions > 1 else ''}: "
-    add_figures(figures, system.name, what, found, seconds)
-    cold, _, loop, warm = found.outcomes
+    add_figures(figures, system.name, what, found)
+    cold, loop, warm = found.outcomes
     if sessions > 1:
         bursts = {"cold": cold, "warm": warm}
         for name, outcome in bursts.items():
             row = Row(f"{what}{name} burst, last answer", " s", 2)
             figures.add(system.name, row, outcome.seconds)
-    if system.postgres:
-        add_waits(figures, system.name, what, waits.between(loop.began, loop.ended))
-    if system.link:
-        turns = sum(found.statuses.values())
-        for name, count in system.link.counts().items():
-            row = Row(f"{what}{name.replace('_', ' ')} a turn", "", 2, bases=())
-            figures.add(system.name, row, (count - before[name]) / max(1, turns))
+    for name, value in seen.between(loop.began, loop.ended, len(loop.whole)).items():
+        figures.add(system.name, Row(what + name, "", 2, bases=()), value)
     for name, outcome in (("cold burst", cold), ("loop", loop), ("warm burst", warm)):
         note_wrong(figures, f"{system.name}, {what}{name}", outcome)
 
 
-def add_figures(figures: Figures, system: str, what: str, found: Run, seconds: float) -> None:
-    loop = found.outcomes[2]
-    in_time = [each for each in loop.whole if each.at + each.took <= seconds]
+def add_figures(figures: Figures, system: str, what: str, found: Run) -> None:
+    loop = found.outcomes[1]
     times, count = [each.took * 1000 for each in loop.whole], max(1, len(loop.whole))
     bases = (BARE, "sqlite", "postgres")
-    figures.add(system, Row(what + "turns/s", more_is_better=True, bases=bases), len(in_time) / seconds)
+    figures.add(
+        system, Row(what + "turns/s", more_is_better=True, bases=bases), len(loop.whole) / loop.seconds
+    )
     figures.add(system, Row(what + "CPU a turn", " ms", 2), loop.cpu * 1000 / count)
     if loop.database_cpu:
         row = Row(what + "CPU of PostgreSQL a turn", " ms", 2, bases=())
@@ -61,13 +52,6 @@ def add_figures(figures: Figures, system: str, what: str, found: Run, seconds: f
     figures.add(system, Row(what + "p50", " ms"), at(times, 0.5))
     figures.add(system, Row(what + "p99", " ms"), at(times, 0.99))
     figures.add(system, Row(what + "peak RSS of the workers", " MiB", 0), found.peak_rss)
-
-
-def add_waits(figures: Figures, system: str, what: str, samples: list[int]) -> None:
-    if samples:
-        average = Row(what + "wait for a lock, on average", "", 2, bases=())
-        figures.add(system, average, sum(samples) / len(samples))
-        figures.add(system, Row(what + "wait for a lock, at most", "", 0, bases=()), max(samples))
 
 
 def note_wrong(figures: Figures, what: str, outcome: Outcome) -> None:

@@ -1,6 +1,6 @@
 """A real PostgreSQL for the bench, with a fresh database for each measurement, over a slow line if asked for.
 
-Its settings are the defaults. The server is the one that the tests start, which it is told by `durable`.
+Its settings are the defaults: unlike for the tests it also waits for the disk.
 """
 
 from __future__ import annotations
@@ -9,22 +9,15 @@ import json
 import secrets
 import subprocess
 import sys
-import threading
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 
-import psycopg
 from sqlalchemy import make_url
 
 from bench.turns.processes import ROOT
 from tests.support.postgres import administer, migrated_postgres_url
 from tests.support.server import free_port
-
-SAMPLE_SECONDS = 0.05
-WAITING = "SELECT count(*) FROM pg_stat_activity WHERE datname = %s AND wait_event_type = 'Lock'"
 
 
 class SlowLink:
@@ -90,33 +83,3 @@ class Postgres:
         """The same database over the slow line."""
         chosen = make_url(url).set(host="127.0.0.1", port=link.port, query={"sslmode": "disable"})
         return chosen.update_query_dict({"gssencmode": "disable"}).render_as_string(hide_password=False)
-
-
-@dataclass
-class LockWaits:
-    """How many sessions wait for a lock of another one, looked at twenty times a second."""
-
-    samples: list[tuple[float, int]] = field(default_factory=list)
-
-    @contextmanager
-    def sampled(self, url: str) -> Iterator[None]:
-        over = threading.Event()
-        thread = threading.Thread(target=self._sample, args=(url, over))
-        thread.start()
-        try:
-            yield
-        finally:
-            over.set()
-            thread.join()
-
-    def _sample(self, url: str, over: threading.Event) -> None:
-        name = make_url(url).database
-        plain = url.replace("postgresql+psycopg", "postgresql", 1)
-        with psycopg.connect(plain, autocommit=True) as connection:
-            while not over.wait(SAMPLE_SECONDS):
-                found = connection.execute(WAITING, (name,)).fetchone()
-                assert found
-                self.samples.append((time.monotonic(), found[0]))
-
-    def between(self, began: float, ended: float) -> list[int]:
-        return [count for at, count in self.samples if began <= at <= ended]

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from bench.turns import processes
-from bench.turns.load import Outcome, Phase, Plan, read_outcomes
+from bench.turns.plans import Outcome, Phase, Plan, Report, read_report
 from bench.turns.processes import ROOT
 from bench.turns.systems import Running, System, Systems
 
@@ -27,6 +27,7 @@ class RunFailed(Exception):
 @dataclass(frozen=True)
 class Run:
     started: float  # seconds from the start of the server to its first answer
+    start_cpu: float  # seconds of CPU that it took until then
     outcomes: list[Outcome]
     peak_rss: float  # MiB, of the workers
     statuses: Mapping[str, int]  # how many turns ended how, as the database says
@@ -50,12 +51,17 @@ def run(
         path, people = system.ready_path, system.people[:most]
         plan = Plan(running.port, running.pid, running.database_pid, path, people, list(phases))
         with watch(running):
-            up_at, outcomes = _run_load(plan, running)
-        peak = processes.peak_rss(workers(running))
-        return Run(up_at - running.began, outcomes, peak, {} if is_empty else running.statuses())
+            report = _run_load(plan, running)
+        return Run(
+            report.up_at - running.began,
+            report.start_cpu,
+            report.outcomes,
+            processes.peak_rss(workers(running)),
+            {} if is_empty else running.statuses(),
+        )
 
 
-def _run_load(plan: Plan, running: Running) -> tuple[float, list[Outcome]]:
+def _run_load(plan: Plan, running: Running) -> Report:
     command = [sys.executable, "-m", "bench.turns.load"]
     load = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     try:
@@ -67,7 +73,7 @@ def _run_load(plan: Plan, running: Running) -> tuple[float, list[Outcome]]:
         load.wait()
     if load.returncode:
         raise RunFailed(f"the load ended with {load.returncode}; the server said: {running.output()[-2000:]}")
-    return read_outcomes(printed)
+    return read_report(printed)
 
 
 def workers(running: Running) -> list[int]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from bench.turns.figures import Figures, Row
-from bench.turns.load import Phase
 from bench.turns.plain import note_wrong
+from bench.turns.plans import Phase
 from bench.turns.runs import at, run
 from bench.turns.systems import System, Systems
 from bench.turns.talk import PLAIN, STREAMED

@@ -20,7 +20,7 @@ from sqlalchemy import create_engine, text
 from agentapp.parsing import settings_of
 from agentapp.server.options import ServerOptions
 from bench.turns import people
-from bench.turns.load import Person
+from bench.turns.plans import Person
 from bench.turns.postgres import Postgres, SlowLink
 from bench.turns.processes import ROOT
 from tests.support.server import SCRIPTS, clean_env, free_port

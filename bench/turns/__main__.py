@@ -2,13 +2,15 @@
 
     python -m bench.turns [WHAT] [--systems bare,naive,sqlite,postgres,postgres+5ms] [--quick]
 
+It takes a quarter of an hour, with --quick two or three minutes.
 All systems are measured in one run, one after the other and then from the beginning again, on this machine,
 which they have in common with the people who send (``load.py``) and with the model (``model.py``): so it is
 the ratios that count. Every measurement is made on a server of its own, in a fresh directory.
 
 Systems
   bare          a Flask app that forwards a message with the SDK: no login, no storage
-  naive         the same with a cookie, users and messages in SQLite, as one writes it in an afternoon
+  naive         the same with a cookie, users and messages in SQLite, as one writes it in an afternoon; only
+                for plain turns
   sqlite        agentapp serve, as shipped
   postgres      the same on PostgreSQL, on this machine; postgres+5ms over a line on which a round trip takes
                 5 ms more, postgres+0ms over the same line without that
@@ -71,21 +73,21 @@ def jobs(options: argparse.Namespace) -> list[Job]:
         sessions.setdefault(32)
     for n in sorted(sessions):
         on_line = n == 32 and "postgres" in what
-        chosen = _all if on_line and "plain" in what else _with_database if on_line else _without_line
+        chosen = _all if on_line and "plain" in what else _agentapp if on_line else _direct
         measure = partial(plain.measure, sessions=n, seconds=options.seconds)
         often = options.repeat if n in MOST_REPEATED else options.repeat_others
         found.append(Job(f"plain, {n} sessions", often, measure, chosen))
+    others: list[tuple[str, Callable[..., None]]] = []
     if "streams" in what:
-        for n in options.streams:
-            measure = partial(streams.measure, streams=n)
-            found.append(Job(f"{n} streams", options.repeat_others, measure, _without_line))
+        others += [(f"{n} streams", partial(streams.measure, streams=n)) for n in options.streams]
     if "burst" in what:
         for n in options.at_once:
             comes_back = options.come_back or n >= COME_BACK_FROM
             measure = partial(burst.measure, streams=n, comes_back=comes_back)
-            found.append(Job(f"{n} streams at once", options.repeat_others, measure, _without_line))
+            others.append((f"{n} streams at once", measure))
     if "memory" in what:
-        found.append(Job("memory", 1, memory.measure, _without_line))
+        others.append(("memory", memory.measure))
+    found += [Job(name, options.repeat_others, measure, _direct_but_naive) for name, measure in others]
     return found
 
 
@@ -93,12 +95,16 @@ def _all(system: System) -> bool:
     return True
 
 
-def _without_line(system: System) -> bool:
+def _direct(system: System) -> bool:
     return system.link is None
 
 
-def _with_database(system: System) -> bool:
+def _agentapp(system: System) -> bool:
     return system.is_agentapp
+
+
+def _direct_but_naive(system: System) -> bool:
+    return _direct(system) and system.name != "naive"
 
 
 def numbers(text: str) -> list[int]:
@@ -115,7 +121,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--sessions", type=numbers, default=[1, 32, 128, 512], help="for plain")
     parser.add_argument("--streams", type=numbers, default=[128, 300], help="for streams")
     parser.add_argument("--at-once", type=numbers, default=[300, 500, 1000], help="for burst")
-    parser.add_argument("--seconds", type=float, default=3, help="of each loop of plain turns")
+    parser.add_argument("--seconds", type=float, default=2.5, help="of each loop of plain turns")
     parser.add_argument("--repeat", type=int, default=5, help="plain turns of 32 and 128 sessions")
     parser.add_argument("--repeat-others", type=int, default=1)
     parser.add_argument("--come-back", action="store_true")
@@ -126,7 +132,6 @@ def parsed() -> argparse.Namespace:
         parser.error(f"there is no {', '.join(unknown)} to measure: {', '.join(WHAT)}")
     if options.quick:
         options.repeat, options.sessions, options.streams, options.at_once = 1, [1, 32, 128], [], [500]
-        options.seconds = 2
         if options.systems == ALL_SYSTEMS:
             options.systems = "bare,sqlite"
     return options
@@ -135,6 +140,11 @@ def parsed() -> argparse.Namespace:
 def measure_all(options: argparse.Namespace, home: Path, figures: Figures, held: ExitStack) -> None:
     systems = Systems(home, held)
     made = [systems.make(name) for name in figures.systems]
+    for system in made:
+        if system.postgres and system.link:
+            figures.note(
+                f"{system.name}: a round trip takes {system.postgres.round_trip(system.link):.1f} ms"
+            )
     for job in jobs(options):
         for n in range(job.often):
             for system in filter(job.systems, made):
@@ -157,8 +167,11 @@ def main() -> None:
         try:
             if jobs(options):
                 measure_all(options, Path(home), figures, held)
+        except KeyboardInterrupt:
+            figures.note("interrupted: not everything was measured")
+            options.what = ""
         finally:
-            if figures.rows:  # also what there is when it was interrupted
+            if figures.rows:
                 print(figures.table())
         if "parts" in options.what.split(","):
             print("\n" + parts.report(Path(home) / "parts"))

@@ -30,6 +30,11 @@ class Figures:
     def add(self, system: str, row: Row, value: float) -> None:
         self.rows.setdefault(row, {}).setdefault(system, []).append(value)
 
+    def medians(self, system: str, name_ends: str) -> dict[str, float]:
+        """What was measured of a system so far, in rows whose names end so."""
+        found = {row.name: values[system] for row, values in self.rows.items() if system in values}
+        return {name: median(values) for name, values in found.items() if name.endswith(name_ends)}
+
     def note(self, text: str) -> None:
         self.notes.append(text)
 
@@ -42,7 +47,7 @@ class Figures:
 
     def _ratios(self, base: str) -> list[str]:
         """Of runs that were made right after each other; in brackets the worst of them."""
-        others = [name for name in self.systems if name != base]
+        others = [name for name in self.systems if name != base and (base == BARE or "postgres" in name)]
         found = []
         for row, values in self.rows.items():
             if base not in row.bases or base not in values:

@@ -9,10 +9,13 @@ import json
 import secrets
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from statistics import median
 
+import psycopg
 from sqlalchemy import make_url
 
 from bench.turns.processes import ROOT
@@ -28,7 +31,12 @@ class SlowLink:
         command = [sys.executable, "-m", "bench.turns.slow_link", "--port", str(self.port)]
         command += ["--to", str(socket), "--milliseconds", str(milliseconds)]
         self._process = subprocess.Popen(
-            command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            command,
+            cwd=ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,  # Ctrl-C is for the bench, which ends it
         )
         held.callback(self._end)
         assert self._process.stdout
@@ -78,6 +86,19 @@ class Postgres:
             yield self._template.set(database=name).render_as_string(hide_password=False)
         finally:
             administer(f"DROP DATABASE {name} WITH (FORCE)")
+
+    def round_trip(self, link: SlowLink) -> float:
+        """How long one takes over the line in truth, in milliseconds."""
+        url = make_url(self.url_over(link, self.template_url)).set(
+            drivername="postgresql", database="postgres"
+        )
+        times = []
+        with psycopg.connect(url.render_as_string(hide_password=False), autocommit=True) as connection:
+            for _ in range(20):
+                began = time.monotonic()
+                connection.execute("SELECT 1")
+                times.append(time.monotonic() - began)
+        return median(times) * 1000
 
     def url_over(self, link: SlowLink, url: str) -> str:
         """The same database over the slow line."""

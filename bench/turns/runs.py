@@ -63,7 +63,14 @@ def run(
 
 def _run_load(plan: Plan, running: Running) -> Report:
     command = [sys.executable, "-m", "bench.turns.load"]
-    load = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    load = subprocess.Popen(
+        command,
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,  # Ctrl-C is for the bench, which ends it
+    )
     try:
         printed, _ = load.communicate(json.dumps(asdict(plan)), timeout=LONGEST_LOAD)
     except subprocess.TimeoutExpired:

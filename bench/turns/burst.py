@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from bench.turns.figures import Figures, Row
-from bench.turns.plain import note_wrong
+from bench.turns.plain import note_outcome
 from bench.turns.plans import Outcome, Phase
 from bench.turns.runs import at, run
 from bench.turns.systems import System, Systems
@@ -50,7 +50,7 @@ def measure(systems: Systems, system: System, figures: Figures, streams: int, co
     if system.is_agentapp:
         lost = sum(count for status, count in found.statuses.items() if status != "completed")
         add("turns not completed in the database", lost, bases=())
-    note_wrong(figures, f"{system.name}, {what}", outcome)
+    note_outcome(figures, f"{system.name}, {what}", outcome)
 
 
 def first_tries(outcome: Outcome) -> dict[str, int]:

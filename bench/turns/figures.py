@@ -26,6 +26,7 @@ class Figures:
     systems: list[str]
     rows: dict[Row, dict[str, list[float]]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    disturbed: list[float] = field(default_factory=list)  # share of the processors that others had, each time
 
     def add(self, system: str, row: Row, value: float) -> None:
         self.rows.setdefault(row, {}).setdefault(system, []).append(value)
@@ -41,8 +42,12 @@ class Figures:
     def table(self) -> str:
         bases = dict.fromkeys(base for row in self.rows for base in row.bases)
         parts = [self._ratios(base) for base in bases] + [self._values()]
-        if self.notes:
-            parts.append(["Notes", *(f"- {note}" for note in self.notes)])
+        notes = list(self.notes)
+        if self.disturbed:
+            usual, worst = median(self.disturbed), max(self.disturbed)
+            notes.append(f"other work had {usual:.0%} of the processors while it was measured [{worst:.0%}]")
+        if notes:
+            parts.append(["Notes", *(f"- {note}" for note in notes)])
         return "\n\n".join("\n".join(lines) for lines in parts if lines)
 
     def _ratios(self, base: str) -> list[str]:

@@ -19,7 +19,7 @@ from urllib.parse import urlencode
 
 from bench.turns.exchange import Answer, Connection, connected
 from bench.turns.plans import Outcome, Phase, Plan, Sent, read_plan
-from bench.turns.processes import allow_open_files, cpu_seconds, descendants, of_group
+from bench.turns.processes import allow_open_files, cpu_seconds, descendants, machine_cpu_seconds, of_group
 
 START_SECONDS = 60.0
 POLL_SECONDS = 0.02
@@ -84,7 +84,8 @@ class Crowd:
         outcome.began, before = time.monotonic(), self._cpu()
         yield
         outcome.ended, after = time.monotonic(), self._cpu()
-        outcome.cpu, outcome.database_cpu = after[0] - before[0], after[1] - before[1]
+        used = [b - a for a, b in zip(before, after, strict=True)]
+        outcome.cpu, outcome.database_cpu, outcome.others_cpu = used
 
     async def _send_once(self, n: int, phase: Phase, outcome: Outcome) -> None:
         """And again, if refused and told when, until the time is up."""
@@ -134,9 +135,12 @@ class Crowd:
         outcome.sent.append(Sent(n, began, answer.ended, answer.status, answer.fault(phase.reply), first))
         return answer
 
-    def _cpu(self) -> tuple[float, float]:
-        database = self._plan.database_pid
-        return cpu_seconds(of_group(self._plan.group)), cpu_seconds(descendants(database) if database else [])
+    def _cpu(self) -> tuple[float, float, float]:
+        """Of the server, of its database, and of everything else on the machine that is not the bench's."""
+        server, database = cpu_seconds(of_group(self._plan.group)), self._plan.database_pid
+        of_database = cpu_seconds(descendants(database)) if database else 0.0
+        of_bench = cpu_seconds(descendants(self._plan.bench_pid))
+        return server, of_database, machine_cpu_seconds() - of_bench - of_database
 
 
 async def main(plan: Plan) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager
 
 from bench.turns import processes
 from bench.turns.figures import Figures, Row
-from bench.turns.plain import note_wrong
+from bench.turns.plain import note_outcome
 from bench.turns.plans import Phase
 from bench.turns.runs import run, workers
 from bench.turns.samples import Samples
@@ -43,7 +43,7 @@ def measure(systems: Systems, system: System, figures: Figures) -> None:
     for name, (rss, pss) in {"idle": idle, f"{STREAMS} streams open": with_streams}.items():
         figures.add(system.name, Row(f"memory of the workers, {name}: RSS", " MiB", 0), rss)
         figures.add(system.name, Row(f"memory of the workers, {name}: PSS", " MiB", 0), pss)
-    note_wrong(figures, f"{system.name}, {STREAMS} streams for their memory", streams)
+    note_outcome(figures, f"{system.name}, {STREAMS} streams for their memory", streams)
     starts = {"start": found}
     if not system.postgres:
         starts["start, empty directory"] = run(systems, system, [], is_empty=True)

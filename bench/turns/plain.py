@@ -6,6 +6,8 @@ everybody sends again as soon as the answer is there; then everybody's message a
 
 from __future__ import annotations
 
+import os
+
 from bench.turns.figures import BARE, Figures, Row
 from bench.turns.plans import Outcome, Phase
 from bench.turns.runs import Run, at, codes, run
@@ -35,7 +37,7 @@ def measure(systems: Systems, system: System, figures: Figures, sessions: int, s
     for name, value in seen.between(loop.began, loop.ended, len(loop.whole)).items():
         figures.add(system.name, Row(what + name, "", 2, bases=()), value)
     for name, outcome in (("cold burst", cold), ("loop", loop), ("warm burst", warm)):
-        note_wrong(figures, f"{system.name}, {what}{name}", outcome)
+        note_outcome(figures, f"{system.name}, {what}{name}", outcome)
 
 
 def add_figures(figures: Figures, system: str, what: str, found: Run) -> None:
@@ -54,6 +56,8 @@ def add_figures(figures: Figures, system: str, what: str, found: Run) -> None:
     figures.add(system, Row(what + "peak RSS of the workers", " MiB", 0), found.peak_rss)
 
 
-def note_wrong(figures: Figures, what: str, outcome: Outcome) -> None:
+def note_outcome(figures: Figures, what: str, outcome: Outcome) -> None:
+    """What was not answered whole, and how much else the machine had to do."""
+    figures.disturbed.append(outcome.others_cpu / outcome.seconds / (os.cpu_count() or 1))
     if wrong := codes(outcome):
         figures.note(f"{what}: of {len(outcome.sent)} not whole: {wrong}")

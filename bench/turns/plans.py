@@ -39,6 +39,7 @@ class Phase:
 @dataclass(frozen=True)
 class Plan:
     port: int
+    bench_pid: int  # of which all processes of the bench come, but not PostgreSQL's
     group: int  # the server's process group
     database_pid: int  # 0 if the database is a part of the server
     ready_path: str
@@ -71,6 +72,7 @@ class Outcome:
     ended: float = 0.0
     cpu: float = 0.0  # seconds, of the server
     database_cpu: float = 0.0
+    others_cpu: float = 0.0  # of what has nothing to do with the bench
     sent: list[Sent] = field(default_factory=list)
 
     @property

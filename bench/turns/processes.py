@@ -53,6 +53,13 @@ def _cpu_ticks(pid: int) -> int:
     return sum(map(int, fields[11:15]))
 
 
+def machine_cpu_seconds() -> float:
+    """Of all processes on this machine together."""
+    fields = Path("/proc/stat").read_text().split(maxsplit=9)
+    user, nice, system, _, _, interrupts, soft_interrupts = map(int, fields[1:8])
+    return (user + nice + system + interrupts + soft_interrupts) / TICKS
+
+
 def peak_rss(pids: list[int]) -> float:
     """In MiB: the most that each has had, added up."""
     return sum(_kilobytes(pid, "status", "VmHWM") for pid in pids) / 1024

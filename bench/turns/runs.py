@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections import Counter
@@ -48,8 +49,15 @@ def run(
     """
     with systems.serving(system, env or {}, is_empty=is_empty) as running:
         most = max((phase.people for phase in phases), default=0)
-        path, people = system.ready_path, system.people[:most]
-        plan = Plan(running.port, running.pid, running.database_pid, path, people, list(phases))
+        plan = Plan(
+            running.port,
+            os.getpid(),
+            running.pid,
+            running.database_pid,
+            system.ready_path,
+            system.people[:most],
+            list(phases),
+        )
         with watch(running):
             report = _run_load(plan, running)
         return Run(

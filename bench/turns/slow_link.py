@@ -2,8 +2,9 @@
 
     python -m bench.turns.slow_link --port N --to SOCKET --milliseconds 5
 
-Everything arrives half of that time later, in either direction; the order is kept. A timer may be up to a
-millisecond late, each way. For each line on its input it prints the counts so far.
+What the server sends arrives that much later, in order; what is sent to it arrives at once. For whoever waits
+for an answer that is the same as half of it each way, and timers, which count whole milliseconds, are more
+exact so. For each line on its input it prints the counts so far.
 """
 
 from __future__ import annotations
@@ -85,8 +86,9 @@ class ServerSide(Side):
 
 class ClientSide(Side):
     def __init__(self, delay: float, to: str, counts: Counts) -> None:
-        super().__init__(delay)
-        self._to, self._counts, self._messages = to, counts, Messages(counts)
+        super().__init__(0)
+        self._answers_delay, self._to = delay, to
+        self._counts, self._messages = counts, Messages(counts)
         self.waits = False
         self._connecting: asyncio.Task[None] | None = None
 
@@ -97,7 +99,9 @@ class ClientSide(Side):
         self._connecting = self._loop.create_task(self._connect())
 
     async def _connect(self) -> None:
-        _, self.other = await self._loop.create_unix_connection(lambda: ServerSide(self._delay), self._to)
+        _, self.other = await self._loop.create_unix_connection(
+            lambda: ServerSide(self._answers_delay), self._to
+        )
         self.other.other = self
         self.transport.resume_reading()
 
@@ -117,7 +121,7 @@ async def serve(port: int, to: str, milliseconds: float) -> None:
         print(json.dumps(asdict(counts)), flush=True)
 
     loop.add_reader(sys.stdin, report)
-    delay = milliseconds / 2000
+    delay = milliseconds / 1000
     server = await loop.create_server(lambda: ClientSide(delay, to, counts), "127.0.0.1", port, backlog=1024)
     print("ready", flush=True)
     await server.serve_forever()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bench.turns.figures import Figures, Row
-from bench.turns.plain import note_wrong
+from bench.turns.plain import note_outcome
 from bench.turns.plans import Phase
 from bench.turns.runs import at, run
 from bench.turns.systems import System, Systems
@@ -27,4 +27,4 @@ def measure(systems: Systems, system: System, figures: Figures, streams: int) ->
     figures.add(system.name, Row(what + "p50 of the first event", " s", 3), at(firsts, 0.5))
     figures.add(system.name, Row(what + "p50", " s", 2), at(times, 0.5))
     figures.add(system.name, Row(what + "p99", " s", 2), at(times, 0.99))
-    note_wrong(figures, f"{system.name}, {what.removesuffix(': ')}", outcome)
+    note_outcome(figures, f"{system.name}, {what.removesuffix(': ')}", outcome)

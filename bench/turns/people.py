@@ -14,13 +14,12 @@ from sqlalchemy.orm import Session
 
 from agentapp import config
 from agentapp.app import create_app
-from agentapp.isolation import Scope, ThreadBinder, new_id
+from agentapp.isolation import ThreadBinder, new_id
 from agentapp.storage import migrate
 from agentapp.storage.accounts import LOGIN_LIFETIME
 from agentapp.storage.db import Database
 from agentapp.storage.models import ChatSession, Login, Tenant
 from agentapp.storage.models import User as UserRow
-from agentapp.storage.search import index_title
 from agentapp.storage.values import User, utc_now
 from agentapp.web.auth import _start_login
 from bench.turns import naive
@@ -91,8 +90,6 @@ def _add_chat(rows: Session, user: User) -> str:
     now, owner = utc_now(), {"tenant_id": user.tenant_id, "user_id": user.id}
     chat = ChatSession(id=new_id(), title="New chat", created_at=now, updated_at=now, **owner)
     rows.add(chat)
-    rows.flush()
-    index_title(rows.connection(), Scope(request_id="bench", session_id=chat.id, **owner), chat.title)
     return chat.id
 
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from agentapp.agents.drivers.shared import run_in_own_thread
+from agentapp.agents.threads import run_in_own_thread
 from agentapp.errors import TurnFailed, TurnInterrupted, TurnStopped
 from agentapp.isolation import Binder
 from agentapp.turns.feed import Feed

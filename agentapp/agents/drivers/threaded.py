@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import inspect
 import time
-from collections.abc import Awaitable, Generator
+from collections.abc import Awaitable, Callable, Generator, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import replace
 from queue import Empty, SimpleQueue
 
 from agentapp.agents.actions import AskModel, Emit, RunTools
+from agentapp.agents.drivers.in_place import WaitInPlace
 from agentapp.agents.drivers.shared import (
     Deadlines,
     Halt,
@@ -18,11 +19,11 @@ from agentapp.agents.drivers.shared import (
     SilenceTimer,
     count_item,
     raise_if_halted,
-    run_in_own_thread,
 )
 from agentapp.agents.loop import TurnLoop
 from agentapp.agents.provider import Cancellation, ModelCall, Provider, Reply, ToolCall, ToolResult
 from agentapp.agents.results import finished_result, late_result, unknown_tool_result
+from agentapp.agents.threads import run_in_own_thread
 from agentapp.agents.tool import Tool, ToolContext
 from agentapp.errors import ProviderGarbled, TurnFailed
 from agentapp.events import Event, Usage
@@ -34,7 +35,8 @@ Job = Future[object] | None  # None for a tool that does not exist
 class ThreadedDriver:
     """Runs a turn on the caller's thread. ``None`` among the events means: nothing new, still waiting.
 
-    The model's answer is read on a thread of its own, so that silence can be noticed and ended.
+    A model that ``reads_in_place`` (see `Provider`) is read on that thread too. Any other is read on a thread
+    of its own, so that its silence can be noticed and ended.
     """
 
     def __init__(self, provider: Provider, binder: Binder, deadlines: Deadlines | None = None) -> None:
@@ -42,12 +44,19 @@ class ThreadedDriver:
         self._deadlines = deadlines or Deadlines()
 
     def run(
-        self, loop: TurnLoop, context: ToolContext, halt: Halt | None = None
+        self,
+        loop: TurnLoop,
+        context: ToolContext,
+        halt: Halt | None = None,
+        on_silence: Callable[[], object] = lambda: None,
     ) -> Generator[Event | None, None, None]:
         """``halt`` ends the turn when any thread sets an exception on it, which is raised here.
 
         It takes effect before the next action and wakes every wait. The cost of a model call that it ends is
         in ``loop.spent``. A tool that is still running goes on, and its result is dropped.
+
+        While a model that is read in place is silent, nothing can be yielded: ``on_silence`` is called
+        instead, about once a second, on this thread.
         """
         halt = Future() if halt is None else halt
         turn_ends = time.monotonic() + self._deadlines.turn
@@ -62,7 +71,10 @@ class ThreadedDriver:
                         action = actions.send(None)
                     case AskModel():
                         try:
-                            reply = yield from self._ask(action, context, turn_ends, halt)
+                            if getattr(self._provider, "reads_in_place", False):
+                                reply = yield from self._ask_in_place(action, turn_ends, halt, on_silence)
+                            else:
+                                reply = yield from self._ask(action, context, turn_ends, halt)
                         except TurnFailed as error:
                             action = actions.throw(error)
                         else:
@@ -101,6 +113,48 @@ class ThreadedDriver:
             # A late answer is dropped, and its connection is closed instead of going back to a pool.
             call.cancellation.cancel()
 
+    def _ask_in_place(
+        self, action: AskModel, turn_ends: float, halt: Halt, on_silence: Callable[[], object]
+    ) -> Generator[Event | None, None, Reply]:
+        cancellation = Cancellation()
+        waiting = WaitInPlace(self._deadlines, turn_ends, cancellation, on_silence)
+        call = replace(
+            action.call, timeout=self._deadlines.longest_silence, cancellation=cancellation, waiting=waiting
+        )
+        halt.add_done_callback(lambda _: cancellation.cancel())
+        progress = Progress(action.separator, self._deadlines.tick)
+        items = self._read_in_place(call, halt, waiting)
+        try:
+            for item in items:
+                if isinstance(item, Reply):
+                    return item
+                yield from progress.events_for(item)
+            raise ProviderGarbled("The model's answer ended too early.")
+        except TurnFailed as error:
+            progress.complete(error, call.meter.usage)
+            raise
+        finally:
+            items.close()
+            waiting.end()
+
+    def _read_in_place(
+        self, call: ModelCall, halt: Halt, waiting: WaitInPlace
+    ) -> Generator[str | Reply, None, None]:
+        items = self._provider.stream(call)
+        try:
+            for item in items:
+                count_item(call.meter, item)
+                raise_if_halted(halt)
+                waiting.heard(item)
+                if not isinstance(item, Usage):
+                    yield item
+        except TurnFailed as error:
+            count_item(call.meter, error)
+            raise_if_halted(halt)  # a call that was cancelled says only that; who cancelled it says why
+            raise waiting.failure or error from None
+        finally:
+            _close(items)
+
     def _run_tools(
         self, action: RunTools, context: ToolContext, turn_ends: float, halt: Halt
     ) -> Generator[None, None, tuple[ToolResult, ...]]:
@@ -129,6 +183,12 @@ class ThreadedDriver:
         if job.done():
             return finished_result(scope, call, job)
         return late_result(scope, call, self._deadlines.tool)
+
+
+def _close(items: Iterator[object]) -> None:
+    close = getattr(items, "close", None)
+    if close is not None:
+        close()
 
 
 def _finish(value: object) -> object:
@@ -161,9 +221,7 @@ class StreamReader:
                     if self._call.cancellation.is_cancelled:
                         return
             finally:
-                close = getattr(pieces, "close", None)
-                if close is not None:
-                    close()
+                _close(pieces)
             self._put(ProviderGarbled("The model's answer ended too early."))
         except Exception as error:
             self._put(error)

@@ -13,12 +13,13 @@ from anthropic import AsyncStream, Stream
 from agentapp.agents.provider import ModelCall, Reply
 from agentapp.agents.providers.anthropic.cancelling import (
     Sending,
+    is_cancellable,
     make_cancellable,
     register_response,
     sending_for,
 )
 from agentapp.agents.providers.anthropic.clients import OwnedClient, client_maker, key_of
-from agentapp.agents.providers.anthropic.errors import writing_request
+from agentapp.agents.providers.anthropic.errors import UnusableKey, writing_request
 from agentapp.agents.providers.anthropic.messages import Assembler, request_for
 from agentapp.errors import ProviderGarbled
 from agentapp.events import Usage
@@ -37,13 +38,21 @@ class AnthropicProvider:
         )
         self._is_callers_client = client is not None  # its connections do not tell when they are written to
 
+    @property
+    def reads_in_place(self) -> bool:
+        """Not with a client of the caller's: its connections wait as they like."""
+        try:
+            return not self._is_callers_client and is_cancellable(self._clients.get(os.getpid()))
+        except UnusableKey:
+            return False
+
     def stream(self, call: ModelCall) -> Iterator[str | Usage | Reply]:
         answer, last_piece = Assembler(call.meter), time.monotonic()
         try:
             client = self._clients.get(os.getpid())
             if self._is_callers_client:
                 answer.sent()
-            with writing_request(), sending_for(Sending(call.cancellation, answer.sent)):
+            with writing_request(), sending_for(Sending(call.cancellation, answer.sent, call.waiting)):
                 stream = client.messages.create(**request_for(call), stream=True)
             with stream:
                 register_response(call.cancellation, stream.response, lambda: answer.complete)
@@ -112,6 +121,7 @@ class AsyncAnthropicProvider:
 
 
 def _check_silence(silence: float, call: ModelCall) -> None:
-    # Pings keep the connection's own timeout from ever ending a call, and the reader sees none of them.
-    if silence > call.timeout:
+    # Pings keep the connection's own timeout from ever ending a call, and the reader sees none of them. Who
+    # reads in place has waited for them, and counts that itself.
+    if call.waiting is None and silence > call.timeout:
         raise TimeoutError(f"nothing but pings for {silence:.1f} seconds")

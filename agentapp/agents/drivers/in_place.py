@@ -1,4 +1,4 @@
-"""Reading a model's answer on the thread that plays the turn: how that thread waits, and what ends its wait."""
+"""Reading a model's answer on the thread that plays the turn: how that thread waits, and for how long."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from agentapp.agents.drivers.shared import Deadlines, SilenceTimer
+from agentapp.agents.drivers.shared import Deadlines, SilenceTimer, nothing
 from agentapp.agents.provider import Cancellation
 from agentapp.errors import TurnFailed
 from agentapp.events import Usage
@@ -20,25 +20,23 @@ SHORTEST_WAIT = 0.001
 
 
 class WaitInPlace:
-    """The `Waiting` of one call. When a deadline has passed it cancels the call; ``failure`` then says why.
-
-    ``on_silence`` is called after each wait in which nothing came.
-    """
+    """The `Waiting` of one call. When a deadline has passed it cancels the call; ``failure`` then says why."""
 
     def __init__(
         self,
         deadlines: Deadlines,
         turn_ends: float,
         cancellation: Cancellation,
-        on_silence: Callable[[], object],
+        before_wait: Callable[[], object],
     ) -> None:
         self.failure: TurnFailed | None = None
         self._timer, self._turn_ends = SilenceTimer(deadlines), turn_ends
         self._longest = min(LONGEST_WAIT, deadlines.tick)
-        self._cancellation, self._on_silence = cancellation, on_silence
+        self._cancellation, self._before_wait = cancellation, before_wait
 
     def wait_for(self, attempt: Callable[[float], T]) -> T:
         while not self._cancellation.is_cancelled:
+            self._before_wait()
             began = time.monotonic()
             try:
                 return attempt(self._next_wait(began))
@@ -47,7 +45,6 @@ class WaitInPlace:
             finally:
                 self._timer.add(time.monotonic() - began)
             self._look_at_deadlines()
-            self._on_silence()
         raise TimeoutError("the call was given up")
 
     def heard(self, item: object) -> None:
@@ -59,7 +56,7 @@ class WaitInPlace:
 
     def end(self) -> None:
         """The connection is kept for another call, and this object with it, but nothing of the turn."""
-        self._on_silence = _nothing
+        self._before_wait = nothing
 
     def _next_wait(self, now: float) -> float:
         """When all time is up it is still tried: on a busy machine the answer may be there, only not read."""
@@ -72,7 +69,3 @@ class WaitInPlace:
         except TurnFailed as error:
             self.failure = error
             self._cancellation.cancel()
-
-
-def _nothing() -> None:
-    """Nobody needs to be told."""

@@ -142,3 +142,7 @@ def count_item(meter: Meter, item: object) -> None:
             meter.says(item)
         case Reply(usage=Usage() as usage) | TurnFailed(usage=Usage() as usage):
             meter.says(usage)
+
+
+def nothing() -> None:
+    """To be called where nobody has to do anything before a wait."""

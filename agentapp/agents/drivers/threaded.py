@@ -18,6 +18,7 @@ from agentapp.agents.drivers.shared import (
     Progress,
     SilenceTimer,
     count_item,
+    nothing,
     raise_if_halted,
 )
 from agentapp.agents.loop import TurnLoop
@@ -48,15 +49,16 @@ class ThreadedDriver:
         loop: TurnLoop,
         context: ToolContext,
         halt: Halt | None = None,
-        on_silence: Callable[[], object] = lambda: None,
+        before_wait: Callable[[], object] = nothing,
     ) -> Generator[Event | None, None, None]:
         """``halt`` ends the turn when any thread sets an exception on it, which is raised here.
 
         It takes effect before the next action and wakes every wait. The cost of a model call that it ends is
         in ``loop.spent``. A tool that is still running goes on, and its result is dropped.
 
-        While a model that is read in place is silent, nothing can be yielded: ``on_silence`` is called
-        instead, about once a second, on this thread.
+        ``before_wait`` is called on this thread whenever it is about to wait for the model or for tools: that
+        is, after all events that came without waiting. While a model that is read in place is silent, nothing
+        can be yielded, and this is called about once a second instead.
         """
         halt = Future() if halt is None else halt
         turn_ends = time.monotonic() + self._deadlines.turn
@@ -72,15 +74,15 @@ class ThreadedDriver:
                     case AskModel():
                         try:
                             if getattr(self._provider, "reads_in_place", False):
-                                reply = yield from self._ask_in_place(action, turn_ends, halt, on_silence)
+                                reply = yield from self._ask_in_place(action, turn_ends, halt, before_wait)
                             else:
-                                reply = yield from self._ask(action, context, turn_ends, halt)
+                                reply = yield from self._ask(action, context, turn_ends, halt, before_wait)
                         except TurnFailed as error:
                             action = actions.throw(error)
                         else:
                             action = actions.send(reply)
                     case RunTools():
-                        results = yield from self._run_tools(action, context, turn_ends, halt)
+                        results = yield from self._run_tools(action, context, turn_ends, halt, before_wait)
                         action = actions.send(results)
         except StopIteration:
             return
@@ -88,7 +90,12 @@ class ThreadedDriver:
             actions.close()
 
     def _ask(
-        self, action: AskModel, context: ToolContext, turn_ends: float, halt: Halt
+        self,
+        action: AskModel,
+        context: ToolContext,
+        turn_ends: float,
+        halt: Halt,
+        before_wait: Callable[[], object],
     ) -> Generator[Event | None, None, Reply]:
         call = replace(action.call, timeout=self._deadlines.longest_silence, cancellation=Cancellation())
         reader = StreamReader(self._provider, call)
@@ -99,6 +106,8 @@ class ThreadedDriver:
         progress = Progress(action.separator, self._deadlines.tick)
         try:
             while True:
+                if items.empty():
+                    before_wait()
                 item = reader.next_item(timer, turn_ends)
                 raise_if_halted(halt)
                 if isinstance(item, Reply):
@@ -114,10 +123,10 @@ class ThreadedDriver:
             call.cancellation.cancel()
 
     def _ask_in_place(
-        self, action: AskModel, turn_ends: float, halt: Halt, on_silence: Callable[[], object]
+        self, action: AskModel, turn_ends: float, halt: Halt, before_wait: Callable[[], object]
     ) -> Generator[Event | None, None, Reply]:
         cancellation = Cancellation()
-        waiting = WaitInPlace(self._deadlines, turn_ends, cancellation, on_silence)
+        waiting = WaitInPlace(self._deadlines, turn_ends, cancellation, before_wait)
         call = replace(
             action.call, timeout=self._deadlines.longest_silence, cancellation=cancellation, waiting=waiting
         )
@@ -151,17 +160,25 @@ class ThreadedDriver:
         except TurnFailed as error:
             count_item(call.meter, error)
             raise_if_halted(halt)  # a call that was cancelled says only that; who cancelled it says why
-            raise waiting.failure or error from None
+            if waiting.failure is not None:
+                raise waiting.failure from None
+            raise
         finally:
             _close(items)
 
     def _run_tools(
-        self, action: RunTools, context: ToolContext, turn_ends: float, halt: Halt
+        self,
+        action: RunTools,
+        context: ToolContext,
+        turn_ends: float,
+        halt: Halt,
+        before_wait: Callable[[], object],
     ) -> Generator[None, None, tuple[ToolResult, ...]]:
         jobs = [self._start_tool(action.agent.find_tool(call.name), context, call) for call in action.calls]
         ends = min(time.monotonic() + self._deadlines.tool, turn_ends)
         running = [job for job in jobs if job is not None]
         while running and (left := ends - time.monotonic()) > 0:
+            before_wait()
             wait((*running, halt), timeout=min(left, self._deadlines.tick), return_when=FIRST_COMPLETED)
             raise_if_halted(halt)
             running = [job for job in running if not job.done()]

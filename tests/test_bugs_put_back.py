@@ -52,9 +52,9 @@ BUGS = (
     Bug(
         "a binding held across a yield, seen from a page",
         "agentapp/web/turns.py",
-        "    answer = Response(EventStream(subscription), mimetype=EVENTS)\n",
+        "    answer = Response(stream, mimetype=EVENTS)\n",
         "    binder, scope = parts().binder, chat_scope()\n"
-        "    bound = (binder.bound(scope).__enter__() and item for item in EventStream(subscription))\n"
+        "    bound = (binder.bound(scope).__enter__() and item for item in stream)\n"
         "    answer = Response(bound, mimetype=EVENTS)\n",
         "tests/web/test_hooks.py::test_after_a_streaming_turn_a_stranger_on_the_same_thread_sees_nobody",
     ),
@@ -526,7 +526,7 @@ BUGS = (
         "agentapp/turns/service.py",
         "        held.callback(self.subscriptions.remove, weakref.ref(subscription))\n",
         "        held.callback(self.subscriptions.remove, weakref.ref(subscription))\n"
-        "        held.callback(self.local.stop, feed.turn_id)\n",
+        "        held.callback(self.local.stop, subscription.feed.turn_id)\n",
         "tests/turns/test_surviving.py::test_a_reader_who_leaves_in_the_middle_does_not_end_the_turn",
     ),
     Bug(
@@ -571,8 +571,8 @@ BUGS = (
     Bug(
         "a resumed stream begins at the beginning",
         "agentapp/turns/service.py",
-        "        subscription = Subscription(feed, after, login, held, slot)\n",
-        "        subscription = Subscription(feed, 0, login, held, slot)\n",
+        "        return self._listed(Subscription(feed, after, login, held, slot), held)\n",
+        "        return self._listed(Subscription(feed, 0, login, held, slot), held)\n",
         "tests/turns/test_surviving.py::test_a_stream_taken_up_again_goes_on_with_the_next_event_and_its_number",
     ),
     Bug(

@@ -13,8 +13,8 @@ from agentapp.server.limits import MAX_BEHIND_BYTES
 
 class Answer(Response):  # type: ignore[misc]
     """An answer of known length is sent in one piece, and no thread waits for a client that is slow to take
-    it. A stream is sent piece by piece, by the thread that it has anyway; the application may also send pieces
-    by `send_now`, in the middle of making the next one.
+    it. A stream is sent piece by piece, by the thread that it has anyway; the application may also send
+    pieces by `send_now`, in the middle of making the next one.
     """
 
     def __init__(self, request: Any, sock: Any, cfg: Any, connection: Connection) -> None:

@@ -17,7 +17,7 @@ class PlayedSubscription(Subscription):
     """To read it is to play the turn, so that a turn needs no thread besides that of its request. The events
     are in the turn's feed too, where others find them.
 
-    ``close()`` plays what is left: whether or not anybody reads it, the turn goes on to its end. The thread is
+    ``close()`` plays what is left: the turn goes on to its end whether or not anybody reads it. The thread is
     busy until then, and so the stream slot is kept until then.
     """
 

@@ -97,8 +97,8 @@ class Turn(Iterator[NumberedEvent | None]):
     Pull it to its end: the last event comes after the turn was settled. It is a class and not a
     generator so that it can be halted from another thread.
 
-    ``before_wait`` is called by the thread that pulls it, whenever it is about to wait: for the model, a tool or
-    the database. That is the time to pass on the events so far.
+    ``before_wait`` is called by the thread that pulls it, whenever it is about to wait: for the model, a tool
+    or the database. That is the time to pass on the events so far.
 
     A turn that is merely dropped is not settled: the garbage collector may come at any moment, also
     to a thread that holds the writer's lock. Its lease runs out, as after the death of its worker.

@@ -20,7 +20,7 @@ SHORTEST_WAIT = 0.001
 
 
 class WaitInPlace:
-    """The `Waiting` of one call. When a deadline has passed it cancels the call; ``failure`` then says why."""
+    """The `Waiting` of one call. It cancels the call when a deadline has passed; ``failure`` is then why."""
 
     def __init__(
         self,

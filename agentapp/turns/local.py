@@ -67,10 +67,13 @@ class LocalTurns:
         """Go on with those whose player is gone and has not played them to their end: an error came between.
         They are kept alive by the heartbeat, so they must not be left as they are.
         """
-        for each in self.all():
-            if each.player is not None and each.player() is None:
+        with self._changed:
+            turns = self._turns.values()
+            dropped = [each for each in turns if each.player is not None and each.player() is None]
+            for each in dropped:
                 each.player = None
-                self._start(each.turn)
+        for each in dropped:
+            self._start(each.turn)
 
     def feed(self, turn_id: str) -> Feed | None:
         with self._changed:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 
 import anthropic
-from anthropic import AsyncStream, Stream
+import httpx2
+from anthropic import AsyncStream, RequestOptions, Stream
+from anthropic.types import Message, RawMessageStreamEvent
 
 from agentapp.agents.provider import ModelCall, Reply
 from agentapp.agents.providers.anthropic.cancelling import (
@@ -18,11 +21,15 @@ from agentapp.agents.providers.anthropic.cancelling import (
     register_response,
     sending_for,
 )
-from agentapp.agents.providers.anthropic.clients import OwnedClient, client_maker, key_of
+from agentapp.agents.providers.anthropic.clients import OwnedClient, SharedClients, client_maker, key_of
 from agentapp.agents.providers.anthropic.errors import UnusableKey, writing_request
 from agentapp.agents.providers.anthropic.messages import Assembler, request_for
 from agentapp.errors import ProviderGarbled
 from agentapp.events import Usage
+
+EVENTS = Stream[RawMessageStreamEvent]
+# How many connections there are is limited by how many turns there are. To make one takes longer than a call.
+LIMITS = httpx2.Limits(max_connections=None, max_keepalive_connections=None, keepalive_expiry=30.0)
 
 
 class AnthropicProvider:
@@ -32,9 +39,9 @@ class AnthropicProvider:
         self, api_key: str = "", base_url: str | None = None, *, client: anthropic.Anthropic | None = None
     ) -> None:
         self._key, make = key_of(api_key, client), client_maker(anthropic.Anthropic, api_key, base_url)
+        ready = client and client.with_options(max_retries=0)
         self._clients = OwnedClient(
-            lambda: make(http_client=make_cancellable(anthropic.DefaultHttpxClient(follow_redirects=False))),
-            client and client.with_options(max_retries=0),
+            lambda: _shared(make), None if ready is None else SharedClients(lambda: ready, math.inf)
         )
         self._is_callers_client = client is not None  # its connections do not tell when they are written to
 
@@ -42,27 +49,15 @@ class AnthropicProvider:
     def reads_in_place(self) -> bool:
         """Not with a client of the caller's: its connections wait as they like."""
         try:
-            return not self._is_callers_client and is_cancellable(self._clients.get(os.getpid()))
+            return not self._is_callers_client and is_cancellable(self._clients.get(os.getpid()).all[0])
         except UnusableKey:
             return False
 
     def stream(self, call: ModelCall) -> Iterator[str | Usage | Reply]:
-        answer, last_piece = Assembler(call.meter), time.monotonic()
+        answer = Assembler(call.meter)
         try:
-            client = self._clients.get(os.getpid())
-            if self._is_callers_client:
-                answer.sent()
-            with writing_request(), sending_for(Sending(call.cancellation, answer.sent, call.waiting)):
-                stream = client.messages.create(**request_for(call), stream=True)
-            with stream:
-                register_response(call.cancellation, stream.response, lambda: answer.complete)
-                for event in Stream.raw_events(stream.response):
-                    if (piece := answer.feed(event.data)) is not None:
-                        yield piece
-                    if isinstance(piece, str):
-                        last_piece = time.monotonic()
-                    else:
-                        _check_silence(time.monotonic() - last_piece, call)
+            with self._clients.get(os.getpid()).taken() as client:
+                yield from self._pieces(client, call, answer)
             answer.check_complete()
         except Exception as exc:
             if call.cancellation.is_cancelled:  # the failure is our own doing, so it is not logged
@@ -73,9 +68,48 @@ class AnthropicProvider:
             call.cancellation.clear()
         yield answer.reply()
 
+    def _pieces(
+        self, client: anthropic.Anthropic, call: ModelCall, answer: Assembler
+    ) -> Iterator[str | Usage]:
+        last_piece = time.monotonic()
+        if self._is_callers_client:
+            answer.sent()
+        with writing_request(), sending_for(Sending(call.cancellation, answer.sent, call.waiting)):
+            stream = _create(client, call)
+        with stream:
+            register_response(call.cancellation, stream.response, lambda: answer.complete)
+            for event in Stream.raw_events(stream.response):
+                if (piece := answer.feed(event.data)) is not None:
+                    yield piece
+                if isinstance(piece, str):
+                    last_piece = time.monotonic()
+                else:
+                    _check_silence(time.monotonic() - last_piece, call)
+
     def close(self) -> None:
-        if (client := self._clients.drop(os.getpid())) is not None:
-            client.close()
+        if (clients := self._clients.drop(os.getpid())) is not None:
+            for client in clients.all:
+                client.close()
+
+
+def _shared(make: Callable[..., anthropic.Anthropic]) -> SharedClients[anthropic.Anthropic]:
+    certificates = httpx2.create_ssl_context()  # takes long to make, and is the same for all
+
+    def make_client() -> anthropic.Anthropic:
+        network = anthropic.DefaultHttpxClient(verify=certificates, limits=LIMITS, follow_redirects=False)
+        return make(http_client=make_cancellable(network))
+
+    return SharedClients(make_client)
+
+
+def _create(client: anthropic.Anthropic, call: ModelCall) -> Stream[RawMessageStreamEvent]:
+    """The same as ``client.messages.create``, without the time that it takes to look at each argument."""
+    request = request_for(call)
+    options: RequestOptions = {"timeout": request.pop("timeout")}
+    body = {**request, "stream": True}
+    return client.post(
+        "/v1/messages", cast_to=Message, body=body, options=options, stream=True, stream_cls=EVENTS
+    )
 
 
 class AsyncAnthropicProvider:

@@ -54,7 +54,6 @@ class LocalTurns:
         with self._changed:
             del self._turns[turn.id]
             self._changed.notify_all()
-        turn.feed.end()
 
     def play(self, turn: Turn) -> Feed:
         """Play it on a thread of its own."""
@@ -126,3 +125,4 @@ class LocalTurns:
                 pass  # every event is in the turn's feed, where its readers find it
         finally:
             self.remove(turn)
+            turn.feed.end()

@@ -69,3 +69,4 @@ class PlayedSubscription(Subscription):
     def _end(self, turn: Turn) -> None:
         self._turn, turn.before_wait = None, nothing
         self._local.remove(turn)
+        turn.feed.end()

@@ -220,7 +220,7 @@ def test_while_the_model_is_silent_the_client_is_told_that_all_is_well(
     client = Client()
     stream = PlayedEventStream(sent(staged(parts, claude), uma, "[[hang:60]]"), client)
     thread = played_in_a_thread(stream)
-    wait_for(lambda: client.pieces[-3:] == [STILL_HERE] * 3)
+    wait_for(lambda: client.pieces[-3:] == [STILL_HERE] * 3, 10)
     (turn,) = parts.turns.local.all()
     parts.turns.local.stop(turn.turn.id)
     thread.join(5)
@@ -237,7 +237,7 @@ def test_a_tool_that_takes_long_does_not_keep_the_client_from_being_told(
     model = Scripted(calls(("hand_over", {"to": "memory", "task": "x"})), calls(("list_notes", {})), "done")
     stream = PlayedEventStream(sent(staged(parts, model, Deadlines(tick=0.01, tool=20)), uma), client)
     thread = played_in_a_thread(stream)
-    wait_for(lambda: client.pieces[-3:] == [STILL_HERE] * 3)
+    wait_for(lambda: client.pieces[-3:] == [STILL_HERE] * 3, 10)
     assert "tool_executing" in client.text
     go_on.set()
     thread.join(5)
@@ -281,9 +281,9 @@ def test_a_client_whose_login_ends_is_cut_off_while_the_model_is_silent_and_the_
 
     client = Client()
     thread = played_in_a_thread(PlayedEventStream(sent(staged(parts, Silent()), uma, login=token), client))
-    wait_for(lambda: "One half" in client.text)
+    wait_for(lambda: "One half" in client.text, 10)
     parts.accounts.sign_out(token)
-    wait_for(lambda: client.has_ended)
+    wait_for(lambda: client.has_ended, 10)
     assert thread.is_alive()
     assert parts.turns.slots.taken() == 1
     go_on.set()
@@ -310,10 +310,10 @@ def test_a_worker_that_must_end_interrupts_what_its_requests_play(
     thread = played_in_a_thread(
         PlayedEventStream(sent(staged(parts, claude, Deadlines()), uma, "[[stall:60]] one two"), client)
     )
-    wait_for(lambda: "text" in client.text)
+    wait_for(lambda: "text" in client.text, 10)
     assert not parts.drain(3600)
     assert not parts.drain(0), "interrupted, and about to be stored"
-    wait_for(lambda: parts.drain(0))
+    wait_for(lambda: parts.drain(0), 10)
     thread.join(5)
     assert events_of(client.text)[-1]["status"] == "interrupted"
     assert stored(parts, uma) == [("interrupted", "You ")]
@@ -348,7 +348,7 @@ def test_a_model_of_somebodys_own_that_blocks_is_still_stopped_at_once(parts: Pa
         PlayedEventStream(sent(staged(parts, Scripted(blocks), Deadlines()), uma), client)
     )
     assert silent.wait(5)
-    wait_for(lambda: "One half" in client.text)
+    wait_for(lambda: "One half" in client.text, 10)
     (local,) = parts.turns.local.all()
     began = time.monotonic()
     parts.turns.local.stop(local.turn.id)

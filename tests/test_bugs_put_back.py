@@ -31,8 +31,8 @@ BUGS = (
     Bug(
         "a module-level history",
         "agentapp/turns/history.py",
-        "    room = MAX_HISTORY_CHARS\n",
-        "    EVERYTHING.extend(said)\n    said = tuple(EVERYTHING)\n    room = MAX_HISTORY_CHARS\n",
+        "    passed = 0\n",
+        "    EVERYTHING.extend(said)\n    said = tuple(EVERYTHING)\n    passed = 0\n",
         "tests/turns/test_turn.py::test_what_the_model_saw_before_is_only_this_chat",
     ),
     Bug(
@@ -89,8 +89,8 @@ BUGS = (
     Bug(
         "the owner missing from one query only",
         "agentapp/storage/notes.py",
-        "            gone = db.execute(delete(Note).where(in_session(scope, Note), Note.number == number))\n",
-        "            gone = db.execute(delete(Note).where(Note.number == number))\n",
+        '    delete(Note).where(in_session(OWNER, Note), Note.number == bindparam("at"))',
+        '    delete(Note).where(Note.number == bindparam("at"))',
         "tests/storage/test_storage.py::test_somebody_elses_chat_is_an_absent_one[sqlite]",
     ),
     Bug(
@@ -116,7 +116,7 @@ BUGS = (
     ),
     Bug(
         "a pool shared with a forked child",
-        "agentapp/storage/db.py",
+        "agentapp/storage/engines.py",
         '    event.listen(engine, "checkout", _refuse_inherited)\n',
         "",
         "tests/storage/test_storage.py::test_a_connection_is_not_used_by_a_forked_child[sqlite]",
@@ -396,6 +396,65 @@ BUGS = (
         "        tokens = result.usage.total_tokens\n",
         "tests/turns/test_turn.py::"
         "test_a_dead_turn_is_given_back_once_when_the_next_message_comes[after the next]",
+    ),
+    Bug(
+        "what a provider has cached of one user is read by another",
+        "agentapp/agents/team.py",
+        '        owner = f"{scope.tenant_id}\\0{scope.user_id}".encode()\n',
+        '        owner = b"everybody"\n',
+        "tests/turns/test_prompt_cache.py::test_nobody_reads_what_another_user_has_written",
+    ),
+    Bug(
+        "the tools, which all users have, cached by themselves",
+        "agentapp/agents/providers/anthropic/messages.py",
+        "    if prompt_cache:\n",
+        '    if prompt_cache and "tools" in request:\n        _mark(request["tools"][-1])\n',
+        "tests/agents/providers/anthropic/test_prompt_cache.py"
+        "::test_no_call_has_more_marks_than_the_api_takes",
+    ),
+    Bug(
+        "many tools called at once, and the call after them is not cached",
+        "agentapp/agents/providers/anthropic/messages.py",
+        "    for content in contents[-2:]:\n",
+        "    for content in contents[-1:]:\n",
+        "tests/agents/providers/anthropic/test_prompt_cache.py"
+        "::test_so_it_is_however_many_tools_were_called_at_once[20]",
+    ),
+    Bug(
+        "a specialist's note keeps the next turn from being cached",
+        "agentapp/agents/providers/anthropic/messages.py",
+        "        _mark(last)\n",
+        "        pass\n",
+        "tests/agents/providers/anthropic/test_prompt_cache.py"
+        "::test_so_does_a_specialist_who_was_handed_a_note_with_it",
+    ),
+    Bug(
+        "a conversation that begins one message later with each turn",
+        "agentapp/turns/history.py",
+        "    left_out = -(-too_many // STEP_CHARS) * STEP_CHARS\n",
+        "    left_out = too_many\n",
+        "tests/turns/test_turn.py::test_a_long_conversation_begins_with_the_same_message_for_several_turns",
+    ),
+    Bug(
+        "what was read from the cache costs as much as what was not",
+        "agentapp/agents/prices.py",
+        "            + usage.cache_read_tokens * self.cache_read\n",
+        "            + usage.cache_read_tokens * self.input\n",
+        "tests/turns/test_prompt_cache.py::test_ten_turns_with_tools_cost_far_less[a shop's own team-0.5]",
+    ),
+    Bug(
+        "what a dead worker had read from the cache is forgotten",
+        "agentapp/turns/values.py",
+        "            usage.cache_read_tokens,\n            usage.cache_write_tokens,\n",
+        "",
+        "tests/turns/test_charging.py::test_what_a_dead_worker_had_read_from_the_cache_is_charged_as_that",
+    ),
+    Bug(
+        "a turn whose commit was not heard of is taken for another's",
+        "agentapp/storage/turn_rows.py",
+        "        row.cache_read_tokens,\n        row.cache_write_tokens,\n",
+        "",
+        "tests/turns/test_charging.py::test_the_same_holds_if_part_of_its_input_was_cached",
     ),
     Bug(
         "what was charged yesterday is taken off today",

@@ -87,6 +87,17 @@ class PlayDroppedTurns:
         return False
 
 
+class CountSucceededTurns:
+    name = "tell the provider's breaker how many turns succeeded"
+
+    def __init__(self, guardrails: Guardrails) -> None:
+        self._guardrails = guardrails
+
+    def run(self, now: float) -> bool:
+        self._guardrails.count_succeeded()
+        return False
+
+
 class FollowRemoteTurns:
     name = "follow turns of other workers"
 

@@ -16,6 +16,7 @@ from agentapp.turns.draining import Draining
 from agentapp.turns.feed import Feed, Subscription, Subscriptions
 from agentapp.turns.heartbeat import IDLE_SECONDS, Heartbeat, ScheduledJob
 from agentapp.turns.jobs import (
+    CountSucceededTurns,
     EndDisplacedStreams,
     EndStreamsOfEndedLogins,
     EndTurnsOfEndingWorker,
@@ -30,6 +31,8 @@ from agentapp.turns.remote import RemoteTurns
 from agentapp.turns.stores import LiveTurnStore, LoginStore
 from agentapp.turns.turn import Turn, TurnKit
 from agentapp.turns.values import NewMessage, RepeatedMessage
+
+COUNT_SECONDS = 1.0  # far less than the window that the provider's breaker looks at
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +165,7 @@ def make_turn_service(
             ScheduledJob(WriteEvents(live, local, kit.leases)),
             ScheduledJob(PlayDroppedTurns(local)),
             ScheduledJob(FollowRemoteTurns(remote)),
+            ScheduledJob(CountSucceededTurns(kit.guardrails), every=COUNT_SECONDS),
             ScheduledJob(EndStreamsOfEndedLogins(logins, subscriptions), every=IDLE_SECONDS),
             ScheduledJob(abandoned, every=IDLE_SECONDS),
         ),

@@ -197,7 +197,7 @@ def test_the_events_of_many_turns_are_stored_in_one_transaction_at_a_time(
     assert all(model.asked.wait(TIMEOUT_SECONDS) for model in models)
     wait_for(lambda: rows(one, "turn_events") >= len(models))
     one.turns.heartbeat.close()  # what is said now is written in one go, when it goes on
-    event.listen(one.db.engine, "before_cursor_execute", count)
+    event.listen(one.db.writing_engine, "before_cursor_execute", count)
     for model in models:
         model.say("one ", "two ", "three ")
     for follower in followers:
@@ -205,7 +205,7 @@ def test_the_events_of_many_turns_are_stored_in_one_transaction_at_a_time(
     before = rows(one, "turn_events")
     one.turns.heartbeat.wake()
     wait_for(lambda: rows(one, "turn_events") >= before + len(models))
-    event.remove(one.db.engine, "before_cursor_execute", count)
+    event.remove(one.db.writing_engine, "before_cursor_execute", count)
     assert len(written) == 1
     for model in models:
         model.end()

@@ -7,6 +7,7 @@ import math
 import os
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any
 
 import anthropic
 import httpx2
@@ -33,16 +34,25 @@ LIMITS = httpx2.Limits(max_connections=None, max_keepalive_connections=None, kee
 
 
 class AnthropicProvider:
-    """Takes a key (and the address, if it is not the public one), or a client that remains the caller's."""
+    """Takes a key (and the address, if it is not the public one), or a client that remains the caller's.
+
+    ``prompt_cache`` is off for gateways that refuse `cache_control`.
+    """
 
     def __init__(
-        self, api_key: str = "", base_url: str | None = None, *, client: anthropic.Anthropic | None = None
+        self,
+        api_key: str = "",
+        base_url: str | None = None,
+        *,
+        client: anthropic.Anthropic | None = None,
+        prompt_cache: bool = True,
     ) -> None:
         self._key, make = key_of(api_key, client), client_maker(anthropic.Anthropic, api_key, base_url)
         ready = client and client.with_options(max_retries=0)
         self._clients = OwnedClient(
             lambda: _shared(make), None if ready is None else SharedClients(lambda: ready, math.inf)
         )
+        self._prompt_cache = prompt_cache
         self._is_callers_client = client is not None  # its connections do not tell when they are written to
 
     @property
@@ -75,7 +85,7 @@ class AnthropicProvider:
         if self._is_callers_client:
             answer.sent()
         with writing_request(), sending_for(Sending(call.cancellation, answer.sent, call.waiting)):
-            stream = _create(client, call)
+            stream = _create(client, request_for(call, self._prompt_cache))
         with stream:
             register_response(call.cancellation, stream.response, lambda: answer.complete)
             for event in Stream.raw_events(stream.response):
@@ -102,11 +112,11 @@ def _shared(make: Callable[..., anthropic.Anthropic]) -> SharedClients[anthropic
     return SharedClients(make_client)
 
 
-def _create(client: anthropic.Anthropic, call: ModelCall) -> Stream[RawMessageStreamEvent]:
+def _create(client: anthropic.Anthropic, request: dict[str, Any]) -> Stream[RawMessageStreamEvent]:
     """The same as ``client.messages.create``, without the time that it takes to look at each argument."""
-    request = request_for(call)
-    options: RequestOptions = {"timeout": request.pop("timeout")}
+    options: RequestOptions = {"timeout": request["timeout"]}
     body = {**request, "stream": True}
+    del body["timeout"]
     return client.post(
         "/v1/messages", cast_to=Message, body=body, options=options, stream=True, stream_cls=EVENTS
     )
@@ -121,7 +131,9 @@ class AsyncAnthropicProvider:
         base_url: str | None = None,
         *,
         client: anthropic.AsyncAnthropic | None = None,
+        prompt_cache: bool = True,
     ) -> None:
+        self._prompt_cache = prompt_cache
         self._key, make = key_of(api_key, client), client_maker(anthropic.AsyncAnthropic, api_key, base_url)
         self._clients = OwnedClient(
             lambda: make(http_client=anthropic.DefaultAsyncHttpxClient(follow_redirects=False)),
@@ -134,7 +146,7 @@ class AsyncAnthropicProvider:
             client = self._clients.get((os.getpid(), asyncio.get_running_loop()))
             answer.sent()
             with writing_request():
-                stream = await client.messages.create(**request_for(call), stream=True)
+                stream = await client.messages.create(**request_for(call, self._prompt_cache), stream=True)
             async with stream:
                 async for event in AsyncStream.raw_events(stream.response):
                     if (piece := answer.feed(event.data)) is not None:

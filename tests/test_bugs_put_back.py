@@ -52,9 +52,9 @@ BUGS = (
     Bug(
         "a binding held across a yield, seen from a page",
         "agentapp/web/turns.py",
-        "    answer = Response(EventStream(subscription), mimetype=EVENTS)\n",
+        "    answer = Response(stream, mimetype=EVENTS)\n",
         "    binder, scope = parts().binder, chat_scope()\n"
-        "    bound = (binder.bound(scope).__enter__() and item for item in EventStream(subscription))\n"
+        "    bound = (binder.bound(scope).__enter__() and item for item in stream)\n"
         "    answer = Response(bound, mimetype=EVENTS)\n",
         "tests/web/test_hooks.py::test_after_a_streaming_turn_a_stranger_on_the_same_thread_sees_nobody",
     ),
@@ -585,7 +585,7 @@ BUGS = (
         "agentapp/turns/service.py",
         "        held.callback(self.subscriptions.remove, weakref.ref(subscription))\n",
         "        held.callback(self.subscriptions.remove, weakref.ref(subscription))\n"
-        "        held.callback(self.local.stop, feed.turn_id)\n",
+        "        held.callback(self.local.stop, subscription.feed.turn_id)\n",
         "tests/turns/test_surviving.py::test_a_reader_who_leaves_in_the_middle_does_not_end_the_turn",
     ),
     Bug(
@@ -630,8 +630,8 @@ BUGS = (
     Bug(
         "a resumed stream begins at the beginning",
         "agentapp/turns/service.py",
-        "        subscription = Subscription(feed, after, login, held, slot)\n",
-        "        subscription = Subscription(feed, 0, login, held, slot)\n",
+        "        return self._listed(Subscription(feed, after, login, held, slot), held)\n",
+        "        return self._listed(Subscription(feed, 0, login, held, slot), held)\n",
         "tests/turns/test_surviving.py::test_a_stream_taken_up_again_goes_on_with_the_next_event_and_its_number",
     ),
     Bug(
@@ -759,6 +759,81 @@ BUGS = (
         "        return by_loss[0]\n",
         "tests/server/test_connections.py"
         "::test_strangers_make_room_before_anybody_who_signed_in_and_then_who_has_most_of_them",
+    ),
+    Bug(
+        "who leaves takes the answer along",
+        "agentapp/turns/played.py",
+        "                while self._turn is not None:\n",
+        "                while False:\n",
+        "tests/turns/test_played.py::"
+        "test_who_leaves_in_the_middle_plays_on_and_keeps_the_slot_until_the_end[1]",
+    ),
+    Bug(
+        "a turn whose request was lost is kept alive for ever",
+        "agentapp/turns/local.py",
+        "        for each in dropped:\n            self._start(each.turn)\n",
+        "",
+        "tests/turns/test_played.py::test_a_turn_whose_player_was_lost_is_played_on_by_a_thread[2]",
+    ),
+    Bug(
+        "a stop waits until a model that is read in place says something",
+        "agentapp/agents/drivers/threaded.py",
+        "        halt.add_done_callback(lambda _: cancellation.cancel())\n",
+        "",
+        "tests/turns/test_played.py::test_stop_ends_a_silent_model_within_a_second[[[hang:60]]]",
+    ),
+    Bug(
+        "nobody is told anything while the model is silent",
+        "agentapp/agents/drivers/in_place.py",
+        "            self._before_wait()\n",
+        "",
+        "tests/turns/test_played.py::test_while_the_model_is_silent_the_client_is_told_that_all_is_well",
+    ),
+    Bug(
+        "who has signed out is told more until the model is done",
+        "agentapp/web/sse.py",
+        "            self._client.end_now()\n",
+        "            pass\n",
+        "tests/turns/test_played.py::"
+        "test_a_client_whose_login_ends_is_cut_off_while_the_model_is_silent_and_the_turn_goes_on",
+    ),
+    Bug(
+        "a thread that got no processor counts as the model's silence",
+        "agentapp/agents/drivers/in_place.py",
+        "            began = time.monotonic()\n",
+        "            began = time.monotonic()\n            self._look_at_deadlines()\n",
+        "tests/agents/drivers/test_in_place.py::test_what_is_there_to_be_read_is_read_even_if_the_time_is_up",
+    ),
+    Bug(
+        "a connection in the pool keeps the turn",
+        "agentapp/agents/drivers/threaded.py",
+        "            waiting.end()\n",
+        "            pass\n",
+        "tests/agents/drivers/test_in_place.py::"
+        "test_a_connection_in_the_pool_keeps_nothing_of_the_turn_that_used_it",
+    ),
+    Bug(
+        "connecting cannot be stopped",
+        "agentapp/agents/providers/anthropic/cancelling.py",
+        "    if sending is None or sending.waiting is None:\n",
+        "    if True:\n",
+        "tests/agents/drivers/test_in_place.py::"
+        "test_a_call_that_is_still_connecting_is_stopped_within_a_second[the name is looked up]",
+    ),
+    Bug(
+        "a thread waits for a client that does not read its stream",
+        "agentapp/server/answer.py",
+        "            self._send(may_wait=self._no_thread_waits)\n",
+        "            self._send(may_wait=False)\n",
+        "tests/server/test_answer.py::"
+        "test_no_thread_waits_for_a_client_that_does_not_take_its_stream_and_at_last_it_is_given_up",
+    ),
+    Bug(
+        "what a client did not take at once is lost when more comes",
+        "agentapp/server/connection.py",
+        'b"".join((self._unsent, data)) if self._unsent else data',
+        "data",
+        "tests/server/test_answer.py::test_a_client_that_was_slow_gets_everything_in_order_once_it_reads",
     ),
 )
 

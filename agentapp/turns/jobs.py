@@ -76,6 +76,17 @@ class WriteEvents:  # agentapp: shared ok - changed by the heartbeat's thread al
         return True
 
 
+class PlayDroppedTurns:
+    name = "go on with turns that were left in the middle"
+
+    def __init__(self, local: LocalTurns) -> None:
+        self._local = local
+
+    def run(self, now: float) -> bool:
+        self._local.play_dropped()
+        return False
+
+
 class CountSucceededTurns:
     name = "tell the provider's breaker how many turns succeeded"
 

@@ -22,9 +22,11 @@ from agentapp.turns.jobs import (
     EndTurnsOfEndingWorker,
     FollowRemoteTurns,
     InterruptAbandonedTurns,
+    PlayDroppedTurns,
     WriteEvents,
 )
 from agentapp.turns.local import LocalTurns
+from agentapp.turns.played import PlayedSubscription
 from agentapp.turns.remote import RemoteTurns
 from agentapp.turns.stores import LiveTurnStore, LoginStore
 from agentapp.turns.turn import Turn, TurnKit
@@ -44,11 +46,15 @@ class TurnService:
     remote: RemoteTurns
     subscriptions: Subscriptions
     draining: Draining
+    binder: Binder
     heartbeat: Heartbeat = field(repr=False)
 
-    def send(self, scope: Scope, message: NewMessage, login: str | None = None) -> Subscription:
+    def send(
+        self, scope: Scope, message: NewMessage, login: str | None = None, *, plays: bool = False
+    ) -> Subscription:
         """Begin a turn, or refuse with nothing changed. It goes on to its end whether or not anybody reads
-        it.
+        it: on a thread of its own or, if the caller ``plays``, on the thread that reads the subscription and
+        closes it (see `PlayedSubscription`).
 
         The same message with the same key once more is the same turn.
         """
@@ -57,10 +63,13 @@ class TurnService:
             begun = Turn.begin(self.kit, scope, message)
             if isinstance(begun, RepeatedMessage):
                 feed = self._find_feed(scope, begun.turn_id, held)
-            else:
-                feed = self.local.play(begun)
-                self.heartbeat.wake()
-            return self._subscribe(feed, 0, login, held.pop_all(), slot)
+                return self._subscribe(feed, 0, login, held.pop_all(), slot)
+            self.heartbeat.wake()
+            if not plays:
+                return self._subscribe(self.local.play(begun), 0, login, held.pop_all(), slot)
+            kept = held.pop_all()
+            played = PlayedSubscription(begun, self.local, self.binder, login, kept, slot)
+            return self._listed(played, kept)
 
     def follow(self, scope: Scope, turn_id: str, after: int = 0, login: str | None = None) -> Subscription:
         """The events of a turn after that number, whichever worker plays it."""
@@ -135,7 +144,9 @@ class TurnService:
     def _subscribe(
         self, feed: Feed, after: int, login: str | None, held: ExitStack, slot: StreamSlot | None = None
     ) -> Subscription:
-        subscription = Subscription(feed, after, login, held, slot)
+        return self._listed(Subscription(feed, after, login, held, slot), held)
+
+    def _listed(self, subscription: Subscription, held: ExitStack) -> Subscription:
         held.callback(self.subscriptions.remove, weakref.ref(subscription))
         self.subscriptions.add(subscription)
         return subscription
@@ -152,6 +163,7 @@ def make_turn_service(
             ScheduledJob(EndDisplacedStreams(subscriptions)),
             ScheduledJob(EndTurnsOfEndingWorker(draining)),
             ScheduledJob(WriteEvents(live, local, kit.leases)),
+            ScheduledJob(PlayDroppedTurns(local)),
             ScheduledJob(FollowRemoteTurns(remote)),
             ScheduledJob(CountSucceededTurns(kit.guardrails), every=COUNT_SECONDS),
             ScheduledJob(EndStreamsOfEndedLogins(logins, subscriptions), every=IDLE_SECONDS),
@@ -161,4 +173,4 @@ def make_turn_service(
         kit.telemetry,
         on_failure=abandoned.distrust_leases,
     )
-    return TurnService(kit, live, slots, local, remote, subscriptions, draining, heartbeat)
+    return TurnService(kit, live, slots, local, remote, subscriptions, draining, binder, heartbeat)

@@ -14,6 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
+from agentapp.agents.drivers.shared import nothing
 from agentapp.agents.drivers.threaded import ThreadedDriver
 from agentapp.agents.loop import Limits, Opening, TurnLoop
 from agentapp.agents.prices import Prices
@@ -101,6 +102,9 @@ class Turn(Iterator[NumberedEvent | None]):
     Pull it to its end: the last event comes after the turn was settled. It is a class and not a
     generator so that it can be halted from another thread.
 
+    ``before_wait`` is called by the thread that pulls it, whenever it is about to wait: for the model, a tool
+    or the database. That is the time to pass on the events so far.
+
     A turn that is merely dropped is not settled: the garbage collector may come at any moment, also
     to a thread that holds the writer's lock. Its lease runs out, as after the death of its worker.
     """
@@ -110,6 +114,7 @@ class Turn(Iterator[NumberedEvent | None]):
         self.scope = scope
         self.feed = Feed(scope, started.turn_id)
         self.result: TurnResult | None = None
+        self.before_wait: Callable[[], object] = nothing
         self._loop: TurnLoop | None = None
         self._kit, self._started = kit, started
         self._halted: Future[Any] = Future()
@@ -190,6 +195,7 @@ class Turn(Iterator[NumberedEvent | None]):
         )
         yield self.feed.add(TurnStarted(self.id, scope.session_id, started.text))
         failure = yield from self._answer(loop)
+        self.before_wait()
         self.result = self._settle(self._result(loop, failure))
         self._loop = None  # the agents end with the turn, however long the turn is kept
         kit.telemetry.count("turns_total", status=self.result.status)
@@ -199,7 +205,7 @@ class Turn(Iterator[NumberedEvent | None]):
         """Every event between the first and the last; and how it failed, if it did."""
         context = ToolContext(self.scope, self._kit.notes, self._kit.past_chats)
         try:
-            for event in self._kit.driver.run(loop, context, self._halted):
+            for event in self._kit.driver.run(loop, context, self._halted, self.before_wait):
                 yield None if event is None else self.feed.add(event.cleaned())
         except TurnFailed as error:
             return error

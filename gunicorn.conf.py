@@ -22,8 +22,10 @@ from agentapp.instance import PRIVATE_UMASK
 from agentapp.logs import escaped
 from agentapp.server import options
 from agentapp.server.logger import OneLineLogger
+from agentapp.server.memory import limit_memory
 from agentapp.server.worker import TurnWorker
 
+limit_memory(os.environ)
 os.umask(PRIVATE_UMASK)  # not gunicorn's own `umask`, which is for its socket: a proxy may be another user
 
 try:
@@ -144,16 +146,9 @@ def child_exit(arbiter: Any, worker: Any) -> None:
 
 
 def post_fork(arbiter: Any, worker: Any) -> None:
-    """Forget the modules that this file imported, and make the threads give way to each other more often.
-
-    After SIGHUP a worker must not mix old modules of agentapp with new ones.
-    """
+    """Forget the modules that this file imported: after SIGHUP a worker must not mix old ones with new ones."""
     for name in [name for name in sys.modules if name.partition(".")[0] == "agentapp"]:
         del sys.modules[name]
-    # With many threads at work, a thread that came back from the database or from a hash waited up to 5 ms
-    # for each of the others. With a shorter interval the slowest answers came twice as fast, and nothing got
-    # slower.
-    sys.setswitchinterval(0.001)
 
 
 def post_worker_init(worker: Any) -> None:

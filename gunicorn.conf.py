@@ -44,7 +44,11 @@ _LIBRARIES = (
     "flask_wtf",
     "markdown_it",
     "nh3",
-    "pygments",
+    "pydantic.main",
+    "pygments.formatters.html",
+    "pygments.lexers",
+    "sqlalchemy.dialects.postgresql",
+    "sqlalchemy.dialects.sqlite",
     "sqlalchemy.orm",
 )
 # Libraries that are needed only if an environment variable is set.
@@ -101,6 +105,7 @@ def on_starting(arbiter: Any) -> None:
         sys.exit(2)
     # Besides its connections, a thread may have a connection to the database, which is up to three files.
     _allow_open_files(worker_connections + 4 * threads + 200)
+    gc.disable()  # hardly anything of a library is garbage: to look for it takes a tenth of the time
     for name in _libraries():
         with suppress(ImportError):  # the code that needs the library will report it
             import_module(name)
@@ -109,6 +114,7 @@ def on_starting(arbiter: Any) -> None:
         rows=max(16, 4 * arbiter.cfg.workers), width=arbiter.cfg.threads + PAGES_WORKER
     )
     gc.freeze()  # the collector does not touch these objects again, so the workers go on sharing their memory
+    gc.enable()
     child = os.fork()
     if child == 0:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -152,11 +158,12 @@ def post_fork(arbiter: Any, worker: Any) -> None:
 
 
 def post_worker_init(worker: Any) -> None:
-    """Start the parts of the application, and check the schema once more.
+    """Start the parts of the application, check the schema once more, and be ready for the first request.
 
     A worker that is started later, after a crash or SIGHUP, may find another schema than the first ones did.
     """
     from agentapp.errors import StartError, StorageUnavailable
+    from agentapp.web.warm_up import warm_up
 
     worker.wsgi.extensions["agentapp"].start(threads=worker.cfg.threads, seats=worker.seats)
     try:
@@ -166,6 +173,9 @@ def post_worker_init(worker: Any) -> None:
     except StartError as exc:
         print(f"agentapp: {escaped(str(exc))}", file=sys.stderr, flush=True)
         sys.exit(3)  # gunicorn's WORKER_BOOT_ERROR: the whole server stops
+    warm_up(worker.wsgi)
+    gc.collect()
+    gc.freeze()  # what is there now stays: the collector need not look at it again and again
 
 
 def worker_int(worker: Any) -> None:

@@ -11,4 +11,6 @@ __all__ = ["AnthropicProvider", "AsyncAnthropicProvider", "make"]
 
 
 def make(settings: Settings) -> Provider:
-    return Retrying(AnthropicProvider(settings.anthropic_api_key or "", settings.anthropic_base_url))
+    provider = AnthropicProvider(settings.anthropic_api_key or "", settings.anthropic_base_url)
+    provider.make_client()
+    return Retrying(provider)

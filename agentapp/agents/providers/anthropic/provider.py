@@ -6,6 +6,7 @@ import asyncio
 import os
 import time
 from collections.abc import AsyncIterator, Iterator
+from contextlib import suppress
 
 import anthropic
 from anthropic import AsyncStream, Stream
@@ -18,7 +19,7 @@ from agentapp.agents.providers.anthropic.cancelling import (
     sending_for,
 )
 from agentapp.agents.providers.anthropic.clients import OwnedClient, client_maker, key_of
-from agentapp.agents.providers.anthropic.errors import writing_request
+from agentapp.agents.providers.anthropic.errors import UnusableKey, writing_request
 from agentapp.agents.providers.anthropic.messages import Assembler, request_for
 from agentapp.errors import ProviderGarbled
 from agentapp.events import Usage
@@ -36,6 +37,13 @@ class AnthropicProvider:
             client and client.with_options(max_retries=0),
         )
         self._is_callers_client = client is not None  # its connections do not tell when they are written to
+
+    def make_client(self) -> None:
+        """Now, and not while the first users wait: it reads all of the system's certificates. A key that
+        cannot be used is reported by each call.
+        """
+        with suppress(UnusableKey):
+            self._clients.get(os.getpid())
 
     def stream(self, call: ModelCall) -> Iterator[str | Usage | Reply]:
         answer, last_piece = Assembler(call.meter), time.monotonic()

@@ -20,6 +20,7 @@ from agentapp.logs import described
 from agentapp.server.answering import AnsweringWorker
 from agentapp.server.connection import ClientGone, Connection
 from agentapp.server.connections import Connections, Waits
+from agentapp.server.deferred import Deferred
 from agentapp.server.incoming_request import UserOf, nobody
 from agentapp.server.lanes import Job, Lanes, is_sign_in, is_static, name_signed_in_with
 from agentapp.server.limits import (
@@ -33,6 +34,7 @@ from agentapp.server.limits import (
 from agentapp.server.unreadable import TooSlow
 
 LOOP_SECONDS = 1.0
+NOTIFY_SECONDS = 1.0  # how often gunicorn is told that the worker is alive
 SWEEP_SECONDS = 0.5  # between two looks for connections whose time is over
 # How long a worker whose threads are all taken leaves new connections to the other workers.
 LEFT_TO_OTHERS_SECONDS = 0.02
@@ -59,8 +61,9 @@ class RequestLoop(AnsweringWorker):
         self._trusted_proxies = 0
         self._received = 0  # requests or parts of them, in this round of the loop
         self._answering = 0  # requests that a thread has, or that wait for one
-        self._accept_at = self._sweep_at = self._strangers_at = self._no_room_until = 0.0
+        self._accept_at = self._sweep_at = self._strangers_at = self._no_room_until = self._notify_at = 0.0
         self._addresses: dict[Any, Any] = {}  # of the listeners
+        self.method_queue = Deferred()
         super().init_process()
 
     def get_thread_pool(self) -> Lanes:
@@ -134,12 +137,14 @@ class RequestLoop(AnsweringWorker):
         return LEFT_TO_OTHERS_SECONDS
 
     def _run_once(self, seconds: float) -> None:
-        self.notify()
         self._received = 0
         events = self.poller.select(0 if self.tpool.can_start_strangers else seconds)
         for key, _ in events:
             key.data(key.fileobj)
         now = time.monotonic()
+        if now >= self._notify_at:
+            self._notify_at = now + NOTIFY_SECONDS
+            self.notify()
         if not events or now >= self._strangers_at:
             self._strangers_at = now + STRANGERS_WAIT_SECONDS
             self.tpool.start_strangers()
@@ -228,8 +233,7 @@ class RequestLoop(AnsweringWorker):
         if incoming.is_whole:
             self._answer_in_thread(connection)
             return
-        waits = Waits.RECEIVING if incoming.size else Waits.IDLE
-        self._wait(connection, waits, selectors.EVENT_READ, self._receive)
+        self._wait(connection, Waits.RECEIVING if incoming.size else Waits.IDLE)
 
     def _answer_in_thread(self, connection: Connection) -> None:
         incoming = connection.incoming
@@ -242,7 +246,7 @@ class RequestLoop(AnsweringWorker):
         if connection.has_left_before_answer():
             self._close(connection)  # who sends many and leaves pays for none of them
             return
-        self._wait_no_more(connection)
+        self._connections.remove(connection)
         connection.user = user
         # Otherwise a stranger who sends many requests at once would never make room for others.
         connection.must_close = lane is self.tpool.strangers and lane.waiting > 0
@@ -274,7 +278,7 @@ class RequestLoop(AnsweringWorker):
         self._answering -= 1
         connection.leave_lane()
         if is_gone:
-            connection.abort()
+            self._abort(connection)
         else:
             connection.deadline = time.monotonic() + SEND_SECONDS
             connection.keep = keep
@@ -285,7 +289,7 @@ class RequestLoop(AnsweringWorker):
             self._close(connection)
             return
         if connection.has_unsent:
-            self._wait(connection, Waits.SENDING, selectors.EVENT_WRITE, self._send_rest)
+            self._wait(connection, Waits.SENDING)
             return
         connection.release_page_slot()
         if connection.keep:
@@ -304,7 +308,7 @@ class RequestLoop(AnsweringWorker):
     def _linger(self, connection: Connection) -> None:
         if connection.end_answer():
             connection.deadline = time.monotonic() + LINGER_SECONDS
-            self._wait(connection, Waits.TO_CLOSE, selectors.EVENT_READ, self._read_and_forget)
+            self._wait(connection, Waits.TO_CLOSE)
             self._read_and_forget(connection)
         else:
             self._close(connection)
@@ -324,24 +328,45 @@ class RequestLoop(AnsweringWorker):
         else:
             self._close(connection)
 
-    def _wait(self, connection: Connection, waits: Waits, events: int, callback: Any) -> None:
-        if connection.waits is waits:
-            return
-        self._wait_no_more(connection)
-        self._connections.add(connection, waits)
-        self.poller.register(connection.sock, events, partial(self._go_on, callback, connection))
-        connection.is_registered = True
+    def _wait(self, connection: Connection, waits: Waits) -> None:
+        if connection.waits is not waits:
+            self._connections.remove(connection)
+            self._connections.add(connection, waits)
+        self._watch(connection, selectors.EVENT_WRITE if waits is Waits.SENDING else selectors.EVENT_READ)
 
-    def _wait_no_more(self, connection: Connection) -> None:
-        self._connections.remove(connection)
-        if connection.is_registered:
+    def _watch(self, connection: Connection, events: int) -> None:
+        """Have the poller report these events, or none. A connection that a thread answers stays watched, so
+        that most requests need no call for it.
+        """
+        if connection.watched == events:
+            return
+        if connection.watched:
             self.poller.unregister(connection.sock)
-            connection.is_registered = False
+        if events:
+            self.poller.register(
+                connection.sock, events, partial(self._go_on, self._go_on_waiting, connection)
+            )
+        connection.watched = events
+
+    def _go_on_waiting(self, connection: Connection) -> None:
+        match connection.waits:
+            case Waits.IDLE | Waits.RECEIVING:
+                self._receive(connection)
+            case Waits.SENDING:
+                self._send_rest(connection)
+            case Waits.TO_CLOSE:
+                self._read_and_forget(connection)
+            case _:  # a thread answers it: what else has come, or that the client hung up, is for later
+                self._watch(connection, 0)
 
     def _close(self, connection: Connection) -> None:
-        self._wait_no_more(connection)
+        self._forget(connection)
         connection.close()
 
     def _abort(self, connection: Connection) -> None:
-        self._wait_no_more(connection)
+        self._forget(connection)
         connection.abort()
+
+    def _forget(self, connection: Connection) -> None:
+        self._connections.remove(connection)
+        self._watch(connection, 0)

@@ -19,12 +19,12 @@ class Deferred(PollableMethodQueue):  # type: ignore[misc]
 
     def __init__(self) -> None:
         super().__init__()
-        self._is_woken = False
+        self.is_woken = False
 
     def defer(self, callback: Callable[..., object], *args: Any) -> None:
         self._queue.put(partial(callback, *args))
-        if not self._is_woken:
-            self._is_woken = True
+        if not self.is_woken:
+            self.is_woken = True
             with suppress(OSError):
                 os.write(self._write_fd, b"\0")
 
@@ -32,7 +32,7 @@ class Deferred(PollableMethodQueue):  # type: ignore[misc]
         with suppress(OSError):
             os.read(self._read_fd, 4096)
         # Before the queue is emptied: who adds something after that must wake the loop again.
-        self._is_woken = False
+        self.is_woken = False
         with suppress(Empty):
             while True:
                 self._queue.get_nowait()()

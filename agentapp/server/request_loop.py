@@ -139,6 +139,9 @@ class RequestLoop(AnsweringWorker):
     def _run_once(self, seconds: float) -> None:
         self._received = 0
         events = self.poller.select(0 if self.tpool.can_start_strangers else seconds)
+        # First: who has been answered may have sent the next request already, which is among the events.
+        if self.method_queue.is_woken:
+            self.method_queue.run_callbacks()
         for key, _ in events:
             key.data(key.fileobj)
         now = time.monotonic()

@@ -152,7 +152,7 @@ def child_exit(arbiter: Any, worker: Any) -> None:
 
 
 def post_fork(arbiter: Any, worker: Any) -> None:
-    """Forget the modules that this file imported: after SIGHUP a worker must not mix old ones with new ones."""
+    """Forget the modules that this file imported: after SIGHUP a worker must not mix old and new ones."""
     for name in [name for name in sys.modules if name.partition(".")[0] == "agentapp"]:
         del sys.modules[name]
 

@@ -36,7 +36,8 @@ def test_no_more_threads_than_allowed_and_everything_is_done(threads: Threads) -
     for number in range(5):
         threads.run(lambda number=number: (begun.put(number), go_on.wait())[0])
     first = {begun.get(), begun.get()}
-    assert begun.empty() and len(threads) == 2
+    assert begun.empty()
+    assert len(threads) == 2
     go_on.set()
     assert first | {begun.get() for _ in range(3)} == set(range(5))
 

@@ -16,8 +16,6 @@ from functools import partial
 from math import ceil
 from typing import Any
 
-from agentapp.logs import described
-from agentapp.server.answering import AnsweringWorker
 from agentapp.server.connection import ClientGone, Connection
 from agentapp.server.connections import Connections, Waits
 from agentapp.server.deferred import Deferred
@@ -26,12 +24,12 @@ from agentapp.server.lanes import Job, Lanes, is_sign_in, is_static, name_signed
 from agentapp.server.limits import (
     HEAD_SECONDS,
     KEEPALIVE_SECONDS,
-    LINGER_SECONDS,
     SEND_SECONDS,
     STOPPING_KEEPALIVE_SECONDS,
     STRANGER_KEEPALIVE_SECONDS,
 )
 from agentapp.server.unreadable import TooSlow
+from agentapp.server.waiting import WaitingLoop
 
 LOOP_SECONDS = 1.0
 NOTIFY_SECONDS = 1.0  # how often gunicorn is told that the worker is alive
@@ -50,7 +48,7 @@ NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 TakeSlot = Callable[[str], tuple[Any, Any]]
 
 
-class RequestLoop(AnsweringWorker):
+class RequestLoop(WaitingLoop):
     """gunicorn's threaded worker with another main loop."""
 
     def init_process(self) -> None:
@@ -216,14 +214,6 @@ class RequestLoop(AnsweringWorker):
         self._no_room_until = time.monotonic() + NO_DESCRIPTORS_SECONDS
         return False
 
-    def _go_on(self, step: Callable[[Connection], None], connection: Connection, _: Any = None) -> None:
-        """Whatever goes wrong with one connection must not end the worker, which has those of others."""
-        try:
-            step(connection)
-        except Exception as error:
-            self.log.error("a connection is closed because of an error: %s", described(error))
-            self._close(connection)
-
     def _receive(self, connection: Connection) -> None:
         self._received += 1
         if not connection.receive(time.monotonic(), drop_if_left=self._received > MANY_AT_ONCE):
@@ -287,19 +277,6 @@ class RequestLoop(AnsweringWorker):
             connection.keep = keep
             self._go_on(self._send_rest, connection)
 
-    def _send_rest(self, connection: Connection) -> None:
-        if not connection.send_rest(time.monotonic()):
-            self._close(connection)
-            return
-        if connection.has_unsent:
-            self._wait(connection, Waits.SENDING)
-            return
-        connection.release_page_slot()
-        if connection.keep:
-            self._keep(connection)
-        else:
-            self._linger(connection)
-
     def _keep(self, connection: Connection) -> None:
         now = time.monotonic()
         is_known = connection.user is not None or self._trusted_proxies  # a proxy's may be anybody's next
@@ -307,18 +284,6 @@ class RequestLoop(AnsweringWorker):
         connection.deadline = now + (seconds if self.alive else STOPPING_KEEPALIVE_SECONDS)
         connection.begin_next_request(now)
         self._go_on_receiving(connection)
-
-    def _linger(self, connection: Connection) -> None:
-        if connection.end_answer():
-            connection.deadline = time.monotonic() + LINGER_SECONDS
-            self._wait(connection, Waits.TO_CLOSE)
-            self._read_and_forget(connection)
-        else:
-            self._close(connection)
-
-    def _read_and_forget(self, connection: Connection) -> None:
-        if not connection.linger():
-            self._close(connection)
 
     def _end_late(self, connection: Connection) -> None:
         """A client that has sent half a request is told so."""
@@ -330,46 +295,3 @@ class RequestLoop(AnsweringWorker):
             self._abort(connection)
         else:
             self._close(connection)
-
-    def _wait(self, connection: Connection, waits: Waits) -> None:
-        if connection.waits is not waits:
-            self._connections.remove(connection)
-            self._connections.add(connection, waits)
-        self._watch(connection, selectors.EVENT_WRITE if waits is Waits.SENDING else selectors.EVENT_READ)
-
-    def _watch(self, connection: Connection, events: int) -> None:
-        """Have the poller report these events, or none. A connection that a thread answers stays watched, so
-        that most requests need no call for it.
-        """
-        if connection.watched == events:
-            return
-        if connection.watched:
-            self.poller.unregister(connection.sock)
-        if events:
-            self.poller.register(
-                connection.sock, events, partial(self._go_on, self._go_on_waiting, connection)
-            )
-        connection.watched = events
-
-    def _go_on_waiting(self, connection: Connection) -> None:
-        match connection.waits:
-            case Waits.IDLE | Waits.RECEIVING:
-                self._receive(connection)
-            case Waits.SENDING:
-                self._send_rest(connection)
-            case Waits.TO_CLOSE:
-                self._read_and_forget(connection)
-            case _:  # a thread answers it: what else has come, or that the client hung up, is for later
-                self._watch(connection, 0)
-
-    def _close(self, connection: Connection) -> None:
-        self._forget(connection)
-        connection.close()
-
-    def _abort(self, connection: Connection) -> None:
-        self._forget(connection)
-        connection.abort()
-
-    def _forget(self, connection: Connection) -> None:
-        self._connections.remove(connection)
-        self._watch(connection, 0)

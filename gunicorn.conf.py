@@ -105,7 +105,7 @@ def on_starting(arbiter: Any) -> None:
         sys.exit(2)
     # Besides its connections, a thread may have a connection to the database, which is up to three files.
     _allow_open_files(worker_connections + 4 * threads + 200)
-    gc.disable()  # hardly anything of a library is garbage: to look for it takes a tenth of the time
+    gc.disable()  # hardly anything that is imported is garbage: to look for it takes a tenth of the time
     for name in _libraries():
         with suppress(ImportError):  # the code that needs the library will report it
             import_module(name)
@@ -114,7 +114,6 @@ def on_starting(arbiter: Any) -> None:
         rows=max(16, 4 * arbiter.cfg.workers), width=arbiter.cfg.threads + PAGES_WORKER
     )
     gc.freeze()  # the collector does not touch these objects again, so the workers go on sharing their memory
-    gc.enable()
     child = os.fork()
     if child == 0:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -127,6 +126,7 @@ def on_starting(arbiter: Any) -> None:
         code = 130
     if code:
         sys.exit(code)
+    gc.enable()
 
 
 def on_reload(arbiter: Any) -> None:
@@ -155,6 +155,7 @@ def post_fork(arbiter: Any, worker: Any) -> None:
     """Forget the modules that this file imported: after SIGHUP a worker must not mix old and new ones."""
     for name in [name for name in sys.modules if name.partition(".")[0] == "agentapp"]:
         del sys.modules[name]
+    gc.disable()  # until all is imported
 
 
 def post_worker_init(worker: Any) -> None:
@@ -176,6 +177,7 @@ def post_worker_init(worker: Any) -> None:
     warm_up(worker.wsgi)
     gc.collect()
     gc.freeze()  # what is there now stays: the collector need not look at it again and again
+    gc.enable()
 
 
 def worker_int(worker: Any) -> None:

@@ -8,9 +8,10 @@ from __future__ import annotations
 import re
 from collections import Counter, deque
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 from urllib.parse import unquote, unquote_plus
+
+from agentapp.server.threads import Threads
 
 # A page takes a processor for milliseconds and hardly ever waits. With more threads at once each would only
 # take longer.
@@ -69,7 +70,7 @@ class Lane:
         self._is_patient = is_patient
         self._most_waiting, self._each_waiting = most_waiting, each_waiting or most_waiting
         self.waiting = 0
-        self._pool = ThreadPoolExecutor(threads, f"agentapp-{name}")
+        self._threads = Threads(f"agentapp-{name}", threads)
         self.each, self._free = each, threads
         self._at_work: Counter[str] = Counter()
         self._queues: dict[str, _Queue] = {}
@@ -112,7 +113,7 @@ class Lane:
             self.start()
 
     def shutdown(self, wait: bool) -> None:
-        self._pool.shutdown(wait)
+        self._threads.shutdown(wait)
 
     def _let_take_turns(self, key: str) -> None:
         queue = self._queues.get(key)
@@ -129,7 +130,7 @@ class Lane:
             self._free -= 1
             self._at_work[key] += 1
             self._let_take_turns(key)
-            self._pool.submit(job.run)
+            self._threads.run(job.run)
 
     def _refuse_newest(self, key: str) -> None:
         job = self._queues[key].take_newest()

@@ -19,6 +19,7 @@ from agentapp.instance import make_private
 from agentapp.isolation import Binder
 from agentapp.storage.disk import Disk, is_disk_full
 from agentapp.storage.time_limit import limit_statements, took_too_long
+from agentapp.storage.write_permits import WritePermits
 
 CONNECT_SECONDS = 10.0
 LOCK_WAIT_SECONDS = 10.0  # for a lock that another process or another transaction holds
@@ -59,7 +60,7 @@ class Database:
         # PostgreSQL has no such limit, but writers get only half of the connections: when many messages
         # come at once, a request that only reads still gets one.
         writers_at_once = 1 if is_sqlite else MAX_CONNECTIONS // 2
-        self._write_permits = threading.BoundedSemaphore(writers_at_once)
+        self._write_permits = WritePermits(writers_at_once)
         binder.at_release(self.release)
 
     @contextmanager
@@ -69,14 +70,16 @@ class Database:
             yield self._readers()
 
     @contextmanager
-    def writing(self) -> Iterator[Session]:
-        """One short write transaction: committed at the end, rolled back on any error.
+    def writing(self, *, urgent: bool = False) -> Iterator[Session]:
+        """One short write transaction: committed at the end, rolled back on any error. One that is ``urgent``
+        goes before all others of this process that wait.
 
         The scope's reading connection is given back first. If every thread kept one while it waited
         for a second, the pool would run empty and all of them would wait for ever.
         """
         self.release()
-        with self._queued_for_writing(), _translating_errors(self.disk), self._writers.begin() as db:
+        permit = self._write_permits.held(QUEUE_WAIT_SECONDS, urgent=urgent)
+        with permit, _translating_errors(self.disk), self._writers.begin() as db:
             yield db
 
     def release(self) -> None:
@@ -103,15 +106,6 @@ class Database:
     def open_readers(self) -> int:
         """How many request-scoped db sessions are open. If some leak, this number grows."""
         return len(self._readers.registry.registry)
-
-    @contextmanager
-    def _queued_for_writing(self) -> Iterator[None]:
-        if not self._write_permits.acquire(timeout=QUEUE_WAIT_SECONDS):
-            raise StorageUnavailable("The database is busy. Try again in a moment.")
-        try:
-            yield
-        finally:
-            self._write_permits.release()
 
     def _reader_key(self) -> tuple[str, int]:
         return self._binder.current().request_id, threading.get_ident()

@@ -24,7 +24,7 @@ from sqlalchemy import (
     select,
     update,
 )
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, aliased
 
 from agentapp.errors import NotFound
 from agentapp.events import Event, Rendered, TurnResult, Usage, unpacked
@@ -71,7 +71,7 @@ def _messages_up_to(last: BindParameter[int]) -> Select[str, str]:
 
 # Built once, because every turn runs nearly all of them and building took three times as long as running.
 RUNNING_TURN = (
-    select(Turn.id, LiveTurn.lease_until, Turn.admission)
+    select(Turn.id, LiveTurn.worker, LiveTurn.lease_until, Turn.admission)
     .outerjoin(LiveTurn, LiveTurn.turn_id == Turn.id)
     .where(in_session(OWNER, Turn), Turn.status == "running")
 )
@@ -92,6 +92,16 @@ ADD_MESSAGE = insert(Message).values(seq=LAST_SEQ.scalar_subquery() + 1)
 ADD_TURN, ADD_LIVE_TURN = insert(Turn), insert(LiveTurn)
 UPDATE_CHAT = update(ChatSession).where(this_session(OWNER))
 END_TURN = update(Turn).where(in_session(OWNER, Turn), Turn.id == bindparam("turn"), Turn.status == "running")
+_newer = aliased(Turn)
+COMPLETE_INTERRUPTED = update(Turn).where(
+    in_session(OWNER, Turn),
+    Turn.id == bindparam("turn"),
+    Turn.status == "interrupted",
+    Turn.number == select(func.max(_newer.number)).where(in_session(OWNER, _newer)).scalar_subquery(),
+)
+REMOVE_REPLY = delete(Message).where(
+    in_session(OWNER, Message), Message.turn_id == bindparam("turn"), Message.role == "assistant"
+)
 ENDED_TURN = select(Turn.status, Turn.input_tokens, Turn.output_tokens, Turn.model_calls).where(
     in_session(OWNER, Turn), Turn.id == bindparam("turn"), Turn.status != "running"
 )
@@ -137,7 +147,7 @@ class SqlChatTransaction:
             return None
         reserved = None if row.admission is None else Reservation.from_json(row.admission)
         until: datetime | None = row.lease_until
-        return RunningTurn(row.id, until, reserved)
+        return RunningTurn(row.id, row.worker or "", until, reserved)
 
     def message_of(self, turn_id: str) -> str | None:
         text: str | None = self._run(MESSAGE_OF_TURN, turn=turn_id).scalar()
@@ -231,6 +241,14 @@ class SqlChatTransaction:
         packed = [event.packed() for event in events]
         ended = self._run(END_TURN, turn=turn_id, ended_at=self.now, log=packed, **columns_of(result))
         return ended.rowcount == 1
+
+    def complete_interrupted(self, turn_id: str, result: TurnResult, events: Sequence[Event]) -> bool:
+        packed = [event.packed() for event in events]
+        values = {"ended_at": self.now, "log": packed, **columns_of(result)}
+        if self._run(COMPLETE_INTERRUPTED, turn=turn_id, **values).rowcount != 1:
+            return False
+        self._run(REMOVE_REPLY, turn=turn_id)
+        return True
 
     def remove_live_turn(self, turn_id: str) -> None:
         """Must be the last statement of its transaction, after those on the cells.

@@ -14,13 +14,15 @@ from agentapp.isolation import Binder, Scope
 from agentapp.turns.abandoned import delete_chat
 from agentapp.turns.draining import Draining
 from agentapp.turns.feed import Feed, Subscription, Subscriptions
-from agentapp.turns.heartbeat import IDLE_SECONDS, Heartbeat, ScheduledJob
+from agentapp.turns.heartbeat import IDLE_SECONDS, Heartbeat, Heartbeats, ScheduledJob
 from agentapp.turns.jobs import (
     EndDisplacedStreams,
     EndStreamsOfEndedLogins,
     EndTurnsOfEndingWorker,
     FollowRemoteTurns,
+    GiveUpLostTurns,
     InterruptAbandonedTurns,
+    RenewLeases,
     WriteEvents,
 )
 from agentapp.turns.local import LocalTurns
@@ -41,7 +43,7 @@ class TurnService:
     remote: RemoteTurns
     subscriptions: Subscriptions
     draining: Draining
-    heartbeat: Heartbeat = field(repr=False)
+    heartbeat: Heartbeats = field(repr=False)
 
     def send(self, scope: Scope, message: NewMessage, login: str | None = None) -> Subscription:
         """Begin a turn, or refuse with nothing changed. It goes on to its end whether or not anybody reads
@@ -144,17 +146,29 @@ def make_turn_service(
     local, remote, subscriptions = LocalTurns(binder), RemoteTurns(kit.store, live), Subscriptions()
     draining = Draining(local, remote, subscriptions)
     abandoned = InterruptAbandonedTurns(kit.store, live, kit.guardrails, kit.leases, binder)
-    heartbeat = Heartbeat(
+    leases = kit.leases
+    renewing = Heartbeat(
+        "heartbeat-leases",
+        (ScheduledJob(RenewLeases(live, local, leases)),),
+        binder,
+        kit.telemetry,
+        on_failure=abandoned.distrust_leases,
+        on_lag=leases.note_lag,
+    )
+    everything_else = Heartbeat(
+        "heartbeat",
         (
             ScheduledJob(EndDisplacedStreams(subscriptions)),
             ScheduledJob(EndTurnsOfEndingWorker(draining)),
-            ScheduledJob(WriteEvents(live, local, kit.leases)),
+            ScheduledJob(WriteEvents(live, local, leases)),
             ScheduledJob(FollowRemoteTurns(remote)),
             ScheduledJob(EndStreamsOfEndedLogins(logins, subscriptions), every=IDLE_SECONDS),
+            ScheduledJob(GiveUpLostTurns(live, local, leases), every=IDLE_SECONDS),
             ScheduledJob(abandoned, every=IDLE_SECONDS),
         ),
         binder,
         kit.telemetry,
         on_failure=abandoned.distrust_leases,
     )
+    heartbeat = Heartbeats((renewing, everything_else))
     return TurnService(kit, live, slots, local, remote, subscriptions, draining, heartbeat)

@@ -16,8 +16,8 @@ class WritePermits:
 
     def __init__(self, most: int) -> None:
         self._free, self._urgent = most, 0
-        lock = threading.Lock()
-        self._changed, self._changed_for_urgent = threading.Condition(lock), threading.Condition(lock)
+        self._lock = threading.Lock()
+        self._changed, self._changed_for_urgent = (threading.Condition(self._lock) for _ in range(2))
 
     @contextmanager
     def held(self, seconds: float, *, urgent: bool = False) -> Iterator[None]:
@@ -27,19 +27,19 @@ class WritePermits:
         try:
             yield
         finally:
-            with self._changed:
+            with self._lock:
                 self._free += 1
                 self._tell_next()
 
     def _take(self, seconds: float) -> bool:
-        with self._changed:
+        with self._lock:
             if not self._changed.wait_for(lambda: self._free and not self._urgent, seconds):
                 return False
             self._free -= 1
             return True
 
     def _take_urgently(self, seconds: float) -> bool:
-        with self._changed_for_urgent:
+        with self._lock:
             self._urgent += 1
             found = self._changed_for_urgent.wait_for(lambda: self._free, seconds)
             self._urgent -= 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 from gunicorn.http import wsgi
@@ -11,7 +12,7 @@ from gunicorn.workers.gthread import ThreadWorker
 from agentapp.logs import described
 from agentapp.server.answer import Answer
 from agentapp.server.connection import ClientGone, Connection
-from agentapp.server.limits import PAGE_SLOT, UNREADABLE
+from agentapp.server.limits import HAS_BEGUN, PAGE_SLOT, UNREADABLE
 from agentapp.server.unreadable import problem_with, stand_in_for
 
 
@@ -67,6 +68,8 @@ class AnsweringWorker(ThreadWorker):  # type: ignore[misc]
             environ[UNREADABLE] = problem
         if connection.page_slot is not None:
             environ[PAGE_SLOT] = connection.page_slot
+        if connection.is_turn:
+            environ[HAS_BEGUN] = partial(self.method_queue.defer, self.note_begun, connection)
         self.nr += 1
         if self.nr >= self.max_requests and self.alive:
             self.alive = False

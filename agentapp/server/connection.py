@@ -47,7 +47,9 @@ class Connection:
         self.waits: Any = None  # for what: see `connections.Waits`
         self.is_registered = False  # with the poller
         self.page_slot: Any = None  # or why there is none
-        self.leave_lane: Callable[[], None] = _nothing  # when a thread has answered the request
+        self.leave_lane: Callable[..., None] = _nothing  # when a thread has answered the request
+        self.is_turn = False  # that is to begin
+        self.has_begun = False  # the turn
         self.may_be_dropped = False  # if its client has left: the same client has others under way
         self.must_close = False  # after the answer
         self.keep = False  # after the answer, for another request

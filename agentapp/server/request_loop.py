@@ -14,6 +14,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from math import ceil
+from random import random
 from typing import Any
 
 from agentapp.logs import described
@@ -30,6 +31,7 @@ from agentapp.server.limits import (
     STOPPING_KEEPALIVE_SECONDS,
     STRANGER_KEEPALIVE_SECONDS,
 )
+from agentapp.server.shedding import REFUSED_WITHIN_SECONDS, Shedding
 from agentapp.server.unreadable import TooSlow
 
 LOOP_SECONDS = 1.0
@@ -38,6 +40,9 @@ SWEEP_SECONDS = 0.5  # between two looks for connections whose time is over
 LEFT_TO_OTHERS_SECONDS = 0.02
 ACCEPTED_AT_ONCE = 16
 ACCEPTED_WHEN_FULL = 100
+# While as many turns begin as may at once. Fewer: another worker may be ready in a moment and share them, and
+# who is refused is still told so within a second or two.
+ACCEPTED_WHILE_TURNS_BEGIN = 20
 MANY_AT_ONCE = 4  # in one round of the loop: then it is worth asking who of them has left already
 STRANGERS_WAIT_SECONDS = 0.1  # at most, while there is always something else to do
 NO_DESCRIPTORS_SECONDS = 0.1  # for which nothing is accepted if there is no room and nothing can make any
@@ -45,7 +50,11 @@ STREAMS_THAT_GIVE_WAY = 8
 SEND_BUFFER_BYTES = 64 * 1024  # in the kernel: a client is slow if it does not take a third in SEND_SECONDS
 NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
+RETRY_AFTER_SECONDS = 1  # for what is no turn
+
 TakeSlot = Callable[[str], tuple[Any, Any]]
+BusyAnswer = Callable[[bool, int], bytes]
+TenantOf = Callable[[str], str | None]
 
 
 class RequestLoop(AnsweringWorker):
@@ -55,7 +64,9 @@ class RequestLoop(AnsweringWorker):
         self._connections = Connections()
         self._user_of: UserOf = nobody
         self._take_page_slot: TakeSlot = lambda user: (None, None)
-        self._busy_answers: tuple[bytes, bytes] = (b"", b"")
+        self._busy_answer: BusyAnswer = lambda wants_page, seconds: b""
+        self._tenant_of: TenantOf = lambda user: None
+        self._shedding = Shedding()
         self._trusted_proxies = 0
         self._received = 0  # requests or parts of them, in this round of the loop
         self._answering = 0  # requests that a thread has, or that wait for one
@@ -70,17 +81,19 @@ class RequestLoop(AnsweringWorker):
         self,
         user_of: UserOf,
         take_page_slot: TakeSlot,
-        busy_answers: tuple[bytes, bytes],
+        busy_answer: BusyAnswer,
+        tenant_of: TenantOf,
         half_sent_address: int | None,
         streams_user: int | None,
         trusted_proxies: int,
     ) -> None:
         """``user_of`` says whose request it is, by its cookies; None means a stranger's. ``take_page_slot``
-        gives a slot for a page of this user's, or why there is none. ``busy_answers`` are what a script and
-        a person are told if there is no place in a queue for their request.
+        gives a slot for a page of this user's, or why there is none. ``busy_answer`` is what a person or a
+        script is told if there is no place in a queue for their request, with the seconds to wait.
+        ``tenant_of`` gives the tenant of a user whose request is here, if that is known.
         """
-        self._user_of, self._take_page_slot = user_of, take_page_slot
-        self._busy_answers, self._trusted_proxies = busy_answers, trusted_proxies
+        self._user_of, self._take_page_slot, self._tenant_of = user_of, take_page_slot, tenant_of
+        self._busy_answer, self._trusted_proxies = busy_answer, trusted_proxies
         if half_sent_address is not None:
             # Each worker has its part, so that the limit holds for all of them together.
             self._connections.limit_half_sent(ceil(half_sent_address / self.cfg.workers))
@@ -129,8 +142,9 @@ class RequestLoop(AnsweringWorker):
             self._accept_at = now + LEFT_TO_OTHERS_SECONDS
         if now >= self._accept_at:
             self._accept_at = now + LEFT_TO_OTHERS_SECONDS
+            most = ACCEPTED_WHEN_FULL if self.tpool.has_no_thread else ACCEPTED_WHILE_TURNS_BEGIN
             for listener in self.sockets:
-                self.accept(listener, ACCEPTED_WHEN_FULL)
+                self.accept(listener, most)
         return LEFT_TO_OTHERS_SECONDS
 
     def _run_once(self, seconds: float) -> None:
@@ -148,6 +162,7 @@ class RequestLoop(AnsweringWorker):
             self._sweep(now)
 
     def _sweep(self, now: float) -> None:
+        self._shed()
         for connection in self._connections.late(now):
             self._go_on(self._end_late, connection)
         for connection in self._connections.too_many(now):
@@ -252,8 +267,26 @@ class RequestLoop(AnsweringWorker):
             if refusal is not None:
                 lane = self.tpool.strangers  # it need not wait for the user's other requests
         connection.leave_lane = partial(lane.done, key, part)
+        connection.is_turn, connection.has_begun = lane is self.tpool.turns, False
         self._answering += 1
-        lane.add(key, Job(partial(self.handle, connection), partial(self._refuse, connection)), part)
+        now = time.monotonic()
+        job = Job(partial(self.handle, connection), partial(self._refuse, connection), now)
+        lane.add(key, job, part, self._tenant_of(key) if connection.is_turn else None)
+        if connection.is_turn:
+            self._shed()
+
+    def note_begun(self, connection: Connection) -> None:
+        """A turn has begun. Its thread has told so."""
+        connection.has_begun = True
+        self._shedding.note_begun(time.monotonic())
+        self.tpool.turns.begun()
+        self._shed()
+
+    def _shed(self) -> None:
+        """Refuse the turns that have just come and would have to wait too long."""
+        now, turns = time.monotonic(), self.tpool.turns
+        turns.let_wait(self._shedding.most_waiting(now), came_after=now - REFUSED_WITHIN_SECONDS)
+        self._shedding.note_waiting(turns.waiting, now)
 
     def _refuse(self, connection: Connection) -> None:
         """Too many requests wait already. It is said without a thread."""
@@ -263,7 +296,10 @@ class RequestLoop(AnsweringWorker):
 
     def _send_busy(self, connection: Connection) -> None:
         try:
-            connection.send(self._busy_answers[connection.incoming.wants_page], may_wait=True)
+            seconds = RETRY_AFTER_SECONDS
+            if connection.is_turn:
+                seconds = self._shedding.retry_after(time.monotonic(), random())  # noqa: S311 - only to spread them
+            connection.send(self._busy_answer(connection.incoming.wants_page, seconds), may_wait=True)
         except ClientGone:
             self._close(connection)
         else:
@@ -272,7 +308,9 @@ class RequestLoop(AnsweringWorker):
     def finish_request(self, connection: Connection, keep: bool, is_gone: bool) -> None:
         """A thread has answered; the main loop goes on from here."""
         self._answering -= 1
-        connection.leave_lane()
+        connection.leave_lane(has_begun=connection.has_begun)
+        if connection.is_turn:
+            self._shed()
         if is_gone:
             connection.abort()
         else:

@@ -35,11 +35,11 @@ class TurnWorker(RequestLoop):
         app = self._app()
         if app is not None:
             settings, extensions = app.settings, self.wsgi.extensions
-            busy_answer = extensions["agentapp.busy_answer"]
             self.configure(
                 extensions["agentapp.user_of"],
                 app.pages.try_to_take,
-                (busy_answer(False), busy_answer(True)),
+                extensions["agentapp.busy_answer"],
+                extensions["agentapp.tenant_of"],
                 half_sent_address=settings.half_sent_address,
                 streams_user=settings.streams_user,
                 trusted_proxies=settings.trusted_proxies,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from flask import Blueprint, Response, jsonify, redirect, url_for
+from flask import Blueprint, Response, jsonify, redirect, request, url_for
 from flask.typing import ResponseReturnValue
 
 from agentapp.errors import (
@@ -17,6 +17,7 @@ from agentapp.errors import (
     TurnInterrupted,
 )
 from agentapp.events import TurnCompleted
+from agentapp.server.limits import HAS_BEGUN
 from agentapp.turns.feed import Subscription
 from agentapp.turns.values import NewMessage
 from agentapp.web.auth import login_token
@@ -80,6 +81,7 @@ def _send(read: Callable[[], NewMessage]) -> ResponseReturnValue:
         if not isinstance(error, SHOWN_ON_CHAT_PAGE) or not wants_page():
             raise
         return with_retry_after(Response(chat_page(error), status_of(error)), problem_of(error))
+    request.environ.get(HAS_BEGUN, _tell_nobody)()
     if answer_kind() == EVENTS:
         return _event_stream(subscription)
     try:
@@ -89,6 +91,10 @@ def _send(read: Callable[[], NewMessage]) -> ResponseReturnValue:
         return _redirect_to_chat()
     finally:
         subscription.close()
+
+
+def _tell_nobody() -> None:
+    """Another server does not ask when a turn has begun."""
 
 
 def _event_stream(subscription: Subscription) -> Response:

@@ -82,7 +82,7 @@ class Lane:
         self._most_waiting, self._each_waiting = most_waiting, each_waiting or most_waiting
         self.waiting = 0
         self._pool = ThreadPoolExecutor(threads, f"agentapp-{name}")
-        self.each, self._free = each, threads
+        self.each, self._threads, self._free = each, threads, threads
         self._at_work: Counter[str] = Counter()
         self._queues: dict[str, _Queue] = {}
         self._groups: dict[str, str] = {}  # of the same keys
@@ -92,6 +92,10 @@ class Lane:
     @property
     def has_no_thread(self) -> bool:
         return not self._free
+
+    @property
+    def at_work(self) -> int:
+        return self._threads - self._free
 
     @property
     def is_full(self) -> bool:

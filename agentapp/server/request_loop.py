@@ -66,7 +66,7 @@ class RequestLoop(AnsweringWorker):
         self._take_page_slot: TakeSlot = lambda user: (None, None)
         self._busy_answer: BusyAnswer = lambda wants_page, seconds: b""
         self._tenant_of: TenantOf = lambda user: None
-        self._shedding = Shedding()
+        self._shedding, self._most_turns = Shedding(), self.cfg.threads
         self._trusted_proxies = 0
         self._received = 0  # requests or parts of them, in this round of the loop
         self._answering = 0  # requests that a thread has, or that wait for one
@@ -85,15 +85,18 @@ class RequestLoop(AnsweringWorker):
         tenant_of: TenantOf,
         half_sent_address: int | None,
         streams_user: int | None,
+        most_turns: int,
         trusted_proxies: int,
     ) -> None:
         """``user_of`` says whose request it is, by its cookies; None means a stranger's. ``take_page_slot``
         gives a slot for a page of this user's, or why there is none. ``busy_answer`` is what a person or a
         script is told if there is no place in a queue for their request, with the seconds to wait.
-        ``tenant_of`` gives the tenant of a user whose request is here, if that is known.
+        ``tenant_of`` gives the tenant of a user whose request is here, if that is known. More than
+        ``most_turns`` at once would be refused by the application, so they are refused before.
         """
         self._user_of, self._take_page_slot, self._tenant_of = user_of, take_page_slot, tenant_of
         self._busy_answer, self._trusted_proxies = busy_answer, trusted_proxies
+        self._most_turns = most_turns
         if half_sent_address is not None:
             # Each worker has its part, so that the limit holds for all of them together.
             self._connections.limit_half_sent(ceil(half_sent_address / self.cfg.workers))
@@ -269,10 +272,13 @@ class RequestLoop(AnsweringWorker):
         connection.leave_lane = partial(lane.done, key, part)
         connection.is_turn, connection.has_begun = lane is self.tpool.turns, False
         self._answering += 1
-        now = time.monotonic()
-        job = Job(partial(self.handle, connection), partial(self._refuse, connection), now)
-        lane.add(key, job, part, self._tenant_of(key) if connection.is_turn else None)
-        if connection.is_turn:
+        job = Job(partial(self.handle, connection), partial(self._refuse, connection), time.monotonic())
+        if not connection.is_turn:
+            lane.add(key, job, part)
+        elif lane.at_work >= self._most_turns:
+            job.refuse()
+        else:
+            lane.add(key, job, part, self._tenant_of(key))
             self._shed()
 
     def note_begun(self, connection: Connection) -> None:

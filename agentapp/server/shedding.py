@@ -10,14 +10,15 @@ from __future__ import annotations
 from math import ceil, exp
 
 # How long a turn may wait for its beginning. Whoever would wait longer is refused at once.
-MOST_WAIT_SECONDS = 6.0
+MOST_WAIT_SECONDS = 8.0
 # Whoever has waited for so long is not refused any more, though it takes longer than it seemed.
 REFUSED_WITHIN_SECONDS = 1.0
 LEAST_WAITING = 8  # though the pace is so slow that even these take longer
 # What is known of the pace fades with time: after so many seconds of waiting, to about a third.
-PACE_SECONDS = 3.0
-# As if a worker that has begun nothing yet had begun so many, at this pace.
-BEGUN_AT_FIRST = 100.0
+PACE_SECONDS = 6.0
+# As if a worker that has begun nothing yet had begun so many, at this pace. The first ones take longer, and
+# must not make it refuse the others.
+BEGUN_AT_FIRST = 300.0
 SECONDS_EACH_AT_FIRST = 0.01
 # Those who were refused so lately may still come back at the same time.
 REFUSED_SECONDS = 10.0

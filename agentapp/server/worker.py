@@ -42,6 +42,7 @@ class TurnWorker(RequestLoop):
                 extensions["agentapp.tenant_of"],
                 half_sent_address=settings.half_sent_address,
                 streams_user=settings.streams_user,
+                most_turns=app.turns.slots.most_turns,
                 trusted_proxies=settings.trusted_proxies,
             )
         super().run()

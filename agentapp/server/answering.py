@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from datetime import datetime
 from functools import partial
 from typing import Any
@@ -23,6 +24,7 @@ class AnsweringWorker(ThreadWorker):  # type: ignore[misc]
 
     def handle(self, connection: Connection) -> None:
         keep, is_gone = False, True
+        connection.in_thread_since = time.monotonic()
         try:
             keep, is_gone = self._answer(connection), False
         except ClientGone:

@@ -45,6 +45,7 @@ ACCEPTED_WHEN_FULL = 100
 ACCEPTED_WHILE_TURNS_BEGIN = 20
 MANY_AT_ONCE = 4  # in one round of the loop: then it is worth asking who of them has left already
 STRANGERS_WAIT_SECONDS = 0.1  # at most, while there is always something else to do
+BEGINNING_SECONDS = 0.5  # a turn that has a thread for so long and has not begun lets the next one begin
 NO_DESCRIPTORS_SECONDS = 0.1  # for which nothing is accepted if there is no room and nothing can make any
 STREAMS_THAT_GIVE_WAY = 8
 SEND_BUFFER_BYTES = 64 * 1024  # in the kernel: a client is slow if it does not take a third in SEND_SECONDS
@@ -64,9 +65,11 @@ class RequestLoop(AnsweringWorker):
         self._connections = Connections()
         self._user_of: UserOf = nobody
         self._take_page_slot: TakeSlot = lambda user: (None, None)
-        self._busy_answer: BusyAnswer = lambda wants_page, seconds: b""
+        self._make_busy_answer: BusyAnswer = lambda wants_page, seconds: b""
+        self._busy_answers: dict[tuple[bool, int], bytes] = {}  # that were made already
         self._tenant_of: TenantOf = lambda user: None
         self._shedding, self._most_turns = Shedding(), self.cfg.threads
+        self._beginning: dict[Connection, None] = {}  # turns that have not begun yet, or still wait
         self._trusted_proxies = 0
         self._received = 0  # requests or parts of them, in this round of the loop
         self._answering = 0  # requests that a thread has, or that wait for one
@@ -95,7 +98,7 @@ class RequestLoop(AnsweringWorker):
         ``most_turns`` at once would be refused by the application, so they are refused before.
         """
         self._user_of, self._take_page_slot, self._tenant_of = user_of, take_page_slot, tenant_of
-        self._busy_answer, self._trusted_proxies = busy_answer, trusted_proxies
+        self._make_busy_answer, self._trusted_proxies = busy_answer, trusted_proxies
         self._most_turns = most_turns
         if half_sent_address is not None:
             # Each worker has its part, so that the limit holds for all of them together.
@@ -165,6 +168,7 @@ class RequestLoop(AnsweringWorker):
             self._sweep(now)
 
     def _sweep(self, now: float) -> None:
+        self._pass_over_stuck(now)
         self._shed()
         for connection in self._connections.late(now):
             self._go_on(self._end_late, connection)
@@ -271,22 +275,37 @@ class RequestLoop(AnsweringWorker):
                 lane = self.tpool.strangers  # it need not wait for the user's other requests
         connection.leave_lane = partial(lane.done, key, part)
         connection.is_turn, connection.has_begun = lane is self.tpool.turns, False
+        connection.in_thread_since = 0.0
         self._answering += 1
         job = Job(partial(self.handle, connection), partial(self._refuse, connection), time.monotonic())
         if not connection.is_turn:
             lane.add(key, job, part)
-        elif lane.at_work >= self._most_turns:
+        elif lane.at_work >= self._most_turns and not lane.has_no_thread:
             job.refuse()
         else:
+            self._beginning[connection] = None
             lane.add(key, job, part, self._tenant_of(key))
             self._shed()
 
     def note_begun(self, connection: Connection) -> None:
         """A turn has begun. Its thread has told so."""
+        if connection in self._beginning:
+            self._shedding.note_begun(time.monotonic())
+            self._let_next_begin(connection)
+            self._shed()
+
+    def _let_next_begin(self, connection: Connection) -> None:
+        del self._beginning[connection]
         connection.has_begun = True
-        self._shedding.note_begun(time.monotonic())
         self.tpool.turns.begun()
-        self._shed()
+
+    def _pass_over_stuck(self, now: float) -> None:
+        """A turn that waits for something of its own, as for a row that its tenant has locked, must not keep
+        the others from beginning.
+        """
+        for connection in list(self._beginning):
+            if connection.in_thread_since and now - connection.in_thread_since > BEGINNING_SECONDS:
+                self._let_next_begin(connection)
 
     def _shed(self) -> None:
         """Refuse the turns that have just come and would have to wait too long."""
@@ -297,6 +316,7 @@ class RequestLoop(AnsweringWorker):
     def _refuse(self, connection: Connection) -> None:
         """Too many requests wait already. It is said without a thread."""
         self._answering -= 1
+        self._beginning.pop(connection, None)
         connection.deadline, connection.keep = time.monotonic() + SEND_SECONDS, False
         self._go_on(self._send_busy, connection)
 
@@ -311,9 +331,16 @@ class RequestLoop(AnsweringWorker):
         else:
             self._send_rest(connection)
 
+    def _busy_answer(self, wants_page: bool, seconds: int) -> bytes:
+        found = self._busy_answers.get((wants_page, seconds))
+        if found is None:
+            found = self._busy_answers[wants_page, seconds] = self._make_busy_answer(wants_page, seconds)
+        return found
+
     def finish_request(self, connection: Connection, keep: bool, is_gone: bool) -> None:
         """A thread has answered; the main loop goes on from here."""
         self._answering -= 1
+        self._beginning.pop(connection, None)
         connection.leave_lane(has_begun=connection.has_begun)
         if connection.is_turn:
             self._shed()

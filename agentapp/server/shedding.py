@@ -15,7 +15,7 @@ MOST_WAIT_SECONDS = 8.0
 REFUSED_WITHIN_SECONDS = 1.0
 LEAST_WAITING = 8  # though the pace is so slow that even these take longer
 # What is known of the pace fades with time: after so many seconds of waiting, to about a third.
-PACE_SECONDS = 6.0
+PACE_SECONDS = 3.0
 # As if a worker that has begun nothing yet had begun so many, at this pace. The first ones take longer, and
 # must not make it refuse the others.
 BEGUN_AT_FIRST = 300.0

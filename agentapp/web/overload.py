@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 from flask import Flask, Response, render_template
 
-from agentapp.server.shedding import MOST_RETRY_SECONDS
 from agentapp.web.headers import add_headers
 from agentapp.web.parts import parts
 from agentapp.web.problems import problem_answer, problem_of
 
 
 def init_app(app: Flask) -> None:
-    """It is the same for everybody, so it is made once for scripts and once for people, for each number of
+    """It is the same for everybody. The server keeps one for scripts and one for people, for each number of
     seconds after which they are to come back.
     """
 
-    @lru_cache(maxsize=2 * MOST_RETRY_SECONDS)
     def busy_answer(wants_page: bool, retry_after: int) -> bytes:
         with app.test_request_context(headers={"Accept": "application/json"}):
             return _as_bytes(_answer(wants_page, retry_after))

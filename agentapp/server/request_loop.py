@@ -14,7 +14,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from math import ceil
-from random import random
 from typing import Any
 
 from agentapp.logs import described
@@ -22,7 +21,7 @@ from agentapp.server.answering import AnsweringWorker
 from agentapp.server.connection import ClientGone, Connection
 from agentapp.server.connections import Connections, Waits
 from agentapp.server.incoming_request import UserOf, nobody
-from agentapp.server.lanes import Job, Lanes, is_sign_in, is_static, name_signed_in_with
+from agentapp.server.lanes import Job, Lane, Lanes, is_sign_in, is_static, name_signed_in_with
 from agentapp.server.limits import (
     HEAD_SECONDS,
     KEEPALIVE_SECONDS,
@@ -31,7 +30,6 @@ from agentapp.server.limits import (
     STOPPING_KEEPALIVE_SECONDS,
     STRANGER_KEEPALIVE_SECONDS,
 )
-from agentapp.server.shedding import REFUSED_WITHIN_SECONDS, Shedding
 from agentapp.server.unreadable import TooSlow
 
 LOOP_SECONDS = 1.0
@@ -40,22 +38,16 @@ SWEEP_SECONDS = 0.5  # between two looks for connections whose time is over
 LEFT_TO_OTHERS_SECONDS = 0.02
 ACCEPTED_AT_ONCE = 16
 ACCEPTED_WHEN_FULL = 100
-# While as many turns begin as may at once. Fewer: another worker may be ready in a moment and share them, and
-# who is refused is still told so within a second or two.
+# While as many turns begin as may at once. Another worker may be ready in a moment and share the others.
 ACCEPTED_WHILE_TURNS_BEGIN = 20
 MANY_AT_ONCE = 4  # in one round of the loop: then it is worth asking who of them has left already
 STRANGERS_WAIT_SECONDS = 0.1  # at most, while there is always something else to do
-BEGINNING_SECONDS = 0.5  # a turn that has a thread for so long and has not begun lets the next one begin
 NO_DESCRIPTORS_SECONDS = 0.1  # for which nothing is accepted if there is no room and nothing can make any
 STREAMS_THAT_GIVE_WAY = 8
 SEND_BUFFER_BYTES = 64 * 1024  # in the kernel: a client is slow if it does not take a third in SEND_SECONDS
 NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
-RETRY_AFTER_SECONDS = 1  # for what is no turn
-
 TakeSlot = Callable[[str], tuple[Any, Any]]
-BusyAnswer = Callable[[bool, int], bytes]
-TenantOf = Callable[[str], str | None]
 
 
 class RequestLoop(AnsweringWorker):
@@ -65,11 +57,6 @@ class RequestLoop(AnsweringWorker):
         self._connections = Connections()
         self._user_of: UserOf = nobody
         self._take_page_slot: TakeSlot = lambda user: (None, None)
-        self._make_busy_answer: BusyAnswer = lambda wants_page, seconds: b""
-        self._busy_answers: dict[tuple[bool, int], bytes] = {}  # that were made already
-        self._tenant_of: TenantOf = lambda user: None
-        self._shedding, self._most_turns = Shedding(), self.cfg.threads
-        self._beginning: dict[Connection, None] = {}  # turns that have not begun yet, or still wait
         self._trusted_proxies = 0
         self._received = 0  # requests or parts of them, in this round of the loop
         self._answering = 0  # requests that a thread has, or that wait for one
@@ -84,22 +71,14 @@ class RequestLoop(AnsweringWorker):
         self,
         user_of: UserOf,
         take_page_slot: TakeSlot,
-        busy_answer: BusyAnswer,
-        tenant_of: TenantOf,
         half_sent_address: int | None,
         streams_user: int | None,
-        most_turns: int,
         trusted_proxies: int,
     ) -> None:
         """``user_of`` says whose request it is, by its cookies; None means a stranger's. ``take_page_slot``
-        gives a slot for a page of this user's, or why there is none. ``busy_answer`` is what a person or a
-        script is told if there is no place in a queue for their request, with the seconds to wait.
-        ``tenant_of`` gives the tenant of a user whose request is here, if that is known. More than
-        ``most_turns`` at once would be refused by the application, so they are refused before.
+        gives a slot for a page of this user's, or why there is none.
         """
-        self._user_of, self._take_page_slot, self._tenant_of = user_of, take_page_slot, tenant_of
-        self._make_busy_answer, self._trusted_proxies = busy_answer, trusted_proxies
-        self._most_turns = most_turns
+        self._user_of, self._take_page_slot, self._trusted_proxies = user_of, take_page_slot, trusted_proxies
         if half_sent_address is not None:
             # Each worker has its part, so that the limit holds for all of them together.
             self._connections.limit_half_sent(ceil(half_sent_address / self.cfg.workers))
@@ -168,8 +147,6 @@ class RequestLoop(AnsweringWorker):
             self._sweep(now)
 
     def _sweep(self, now: float) -> None:
-        self._pass_over_stuck(now)
-        self._shed()
         for connection in self._connections.late(now):
             self._go_on(self._end_late, connection)
         for connection in self._connections.too_many(now):
@@ -274,76 +251,31 @@ class RequestLoop(AnsweringWorker):
             if refusal is not None:
                 lane = self.tpool.strangers  # it need not wait for the user's other requests
         connection.leave_lane = partial(lane.done, key, part)
-        connection.is_turn, connection.has_begun = lane is self.tpool.turns, False
-        connection.in_thread_since = 0.0
         self._answering += 1
         job = Job(partial(self.handle, connection), partial(self._refuse, connection), time.monotonic())
-        if not connection.is_turn:
-            lane.add(key, job, part)
-        elif lane.at_work >= self._most_turns and not lane.has_no_thread:
-            job.refuse()
-        else:
-            self._beginning[connection] = None
-            lane.add(key, job, part, self._tenant_of(key))
-            self._shed()
+        self.add_to_lane(connection, lane, key, part, job)
 
-    def note_begun(self, connection: Connection) -> None:
-        """A turn has begun. Its thread has told so."""
-        if connection in self._beginning:
-            self._shedding.note_begun(time.monotonic())
-            self._let_next_begin(connection)
-            self._shed()
-
-    def _let_next_begin(self, connection: Connection) -> None:
-        del self._beginning[connection]
-        connection.has_begun = True
-        self.tpool.turns.begun()
-
-    def _pass_over_stuck(self, now: float) -> None:
-        """A turn that waits for something of its own, as for a row that its tenant has locked, must not keep
-        the others from beginning.
-        """
-        for connection in list(self._beginning):
-            if connection.in_thread_since and now - connection.in_thread_since > BEGINNING_SECONDS:
-                self._let_next_begin(connection)
-
-    def _shed(self) -> None:
-        """Refuse the turns that have just come and would have to wait too long."""
-        now, turns = time.monotonic(), self.tpool.turns
-        turns.let_wait(self._shedding.most_waiting(now), came_after=now - REFUSED_WITHIN_SECONDS)
-        self._shedding.note_waiting(turns.waiting, now)
+    def add_to_lane(self, connection: Connection, lane: Lane, key: str, part: str, job: Job) -> None:
+        lane.add(key, job, part)
 
     def _refuse(self, connection: Connection) -> None:
         """Too many requests wait already. It is said without a thread."""
         self._answering -= 1
-        self._beginning.pop(connection, None)
         connection.deadline, connection.keep = time.monotonic() + SEND_SECONDS, False
         self._go_on(self._send_busy, connection)
 
     def _send_busy(self, connection: Connection) -> None:
         try:
-            seconds = RETRY_AFTER_SECONDS
-            if connection.is_turn:
-                seconds = self._shedding.retry_after(time.monotonic(), random())  # noqa: S311 - only to spread them
-            connection.send(self._busy_answer(connection.incoming.wants_page, seconds), may_wait=True)
+            connection.send(self.busy_answer(connection), may_wait=True)
         except ClientGone:
             self._close(connection)
         else:
             self._send_rest(connection)
 
-    def _busy_answer(self, wants_page: bool, seconds: int) -> bytes:
-        found = self._busy_answers.get((wants_page, seconds))
-        if found is None:
-            found = self._busy_answers[wants_page, seconds] = self._make_busy_answer(wants_page, seconds)
-        return found
-
     def finish_request(self, connection: Connection, keep: bool, is_gone: bool) -> None:
         """A thread has answered; the main loop goes on from here."""
         self._answering -= 1
-        self._beginning.pop(connection, None)
-        connection.leave_lane(has_begun=connection.has_begun)
-        if connection.is_turn:
-            self._shed()
+        connection.leave_lane()
         if is_gone:
             connection.abort()
         else:

@@ -24,7 +24,9 @@ class Bytes:
 
 
 def answer(app: Flask, wants_page: bool, retry_after: int = 1) -> tuple[HTTPResponse, str]:
-    found = HTTPResponse(cast(Any, Bytes(app.extensions["agentapp.busy_answer"](wants_page, retry_after))))
+    found = HTTPResponse(
+        cast(Any, Bytes(app.extensions["agentapp.busy_answer"](wants_page, 256, retry_after)))
+    )
     found.begin()
     return found, found.read().decode()
 

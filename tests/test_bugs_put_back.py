@@ -721,8 +721,8 @@ BUGS = (
     Bug(
         "a heartbeat that waits behind all turns",
         "agentapp/storage/write_permits.py",
-        "self._free and not self._urgent,",
-        "self._free,",
+        "self._take_urgently(seconds) if urgent else self._take(seconds)",
+        "self._take(seconds)",
         "tests/storage/test_write_permits.py::test_who_is_urgent_goes_before_all_who_wait",
     ),
     Bug(

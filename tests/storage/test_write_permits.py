@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from typing import Any
 
 import pytest
 
@@ -23,13 +24,18 @@ def test_who_is_urgent_goes_before_all_who_wait() -> None:
     with permits.held(1):
         for thread in threads:
             thread.start()
-        wait_for(lambda: len(permits._changed._waiters) == len(threads))  # type: ignore[attr-defined]
+        wait_for(lambda: waiting(permits) == len(threads))
         last.start()
-        wait_for(lambda: permits._urgent == 1)
+        wait_for(lambda: waiting(permits) == len(threads) + 1)
     for thread in (*threads, last):
         thread.join(20)
     assert order[0] == "urgent"
     assert sorted(order[1:]) == [f"{n}" for n in range(8)], "and nobody is forgotten"
+
+
+def waiting(permits: WritePermits) -> int:
+    conditions: tuple[Any, ...] = (permits._changed, permits._changed_for_urgent)
+    return sum(len(condition._waiters) for condition in conditions)
 
 
 @pytest.mark.parametrize("urgent", [True, False])

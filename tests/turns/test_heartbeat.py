@@ -576,6 +576,7 @@ def test_events_whose_commit_nobody_heard_of_are_stored_once_and_in_order(
         run(one, writing, 2.0)
     told += until(theirs, is_text("three "))
     assert told == heard
+    assert status(two, scope) == ["running"], "it was told while it came, and not at the end"
     again = followed(two, scope, mine.feed.turn_id)
     assert until(again, is_text("three ")) == heard
     model.end()

@@ -15,6 +15,7 @@ from agentapp.errors import SettingError
 from agentapp.instance import MIN_SECRET_BYTES, kept_secret, long_enough_secret
 from agentapp.parsing import (
     ADDRESSES,
+    Price,
     Setting,
     directory,
     flag,
@@ -135,6 +136,9 @@ class Settings:
         "how many proxies in front may tell the client's address, host and scheme",
     )
     model: str = setting("AGENTAPP_MODEL", "claude-sonnet-4-6", text, "for agents that name none")
+    prompt_cache: bool = setting(
+        "AGENTAPP_PROMPT_CACHE", "1", flag, "`0` if a gateway to the provider knows no `cache_control`"
+    )
     team: str = setting(
         "AGENTAPP_TEAM",
         "agentapp.agents.shipped:team",
@@ -244,12 +248,12 @@ class Settings:
         or_off(microusd),
         "dollars a tenant may spend in a month (UTC)",
     )
-    prices: tuple[tuple[str, float, float], ...] = setting(
+    prices: tuple[Price, ...] = setting(
         "AGENTAPP_PRICES",
         "",
         price_list,
-        "`claude-sonnet-4=3/15,my-model=0.5/1.5`: dollars per million tokens in and out, "
-        "by the beginning of the model's name",
+        "`claude-sonnet-4=3/15,my-model=0.5/1.5/0.05/0.6`: dollars per million tokens in and out (and read "
+        "from and written to the provider's cache), by the beginning of the model's name",
         default_in_words="list prices",
     )
     concurrent_user: int | None = setting(

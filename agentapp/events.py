@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, ClassVar, Literal, Self
 
 from agentapp.errors import Blame
@@ -35,11 +35,17 @@ MAX_KEPT_CHARS = 4_000  # of what a tool was given or gave back; the model itsel
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Tokens, and how many model calls they were spent in."""
+    """Tokens, and how many model calls they were spent in.
+
+    ``input_tokens`` is all that went in. Of these, the provider read ``cache_read_tokens`` from its cache and
+    wrote ``cache_write_tokens`` to it: they have prices of their own.
+    """
 
     input_tokens: int = 0
     output_tokens: int = 0
     model_calls: int = 0
+    cache_read_tokens: int = 0
+    cache_write_tokens: int = 0
 
     @property
     def total_tokens(self) -> int:
@@ -50,6 +56,8 @@ class Usage:
             self.input_tokens + other.input_tokens,
             self.output_tokens + other.output_tokens,
             self.model_calls + other.model_calls,
+            self.cache_read_tokens + other.cache_read_tokens,
+            self.cache_write_tokens + other.cache_write_tokens,
         )
 
 
@@ -219,11 +227,7 @@ class TurnCompleted(Event):
             "reply": result.reply,
             "agent": result.agent,
             "title": result.title,
-            "usage": {
-                "input_tokens": result.usage.input_tokens,
-                "output_tokens": result.usage.output_tokens,
-                "model_calls": result.usage.model_calls,
-            },
+            "usage": asdict(result.usage),
             "cost_usd": result.cost_usd,
         }
         if result.error_code:

@@ -199,18 +199,24 @@ def or_off(parse: Callable[[str], T]) -> Callable[[str], T | None]:
     return lambda value: None if value.lower() == "off" else parse(value)
 
 
-def price_list(value: str) -> tuple[tuple[str, float, float], ...]:
-    """``claude-sonnet-4=3/15, my-model=0.5/1.5``: dollars per million tokens in and out, by the beginning
-    of the model's name.
-    """
+# What a model's name begins with, and dollars per million tokens: in, out and, if they are given, read from
+# the provider's cache and written to it.
+Price = tuple[str, float, float] | tuple[str, float, float, float, float]
+
+
+def price_list(value: str) -> tuple[Price, ...]:
+    """``claude-sonnet-4=3/15, my-model=0.5/1.5/0.05/0.6``."""
     return tuple(_price(part.strip()) for part in value.split(",") if part.strip())
 
 
-def _price(part: str) -> tuple[str, float, float]:
-    found = re.fullmatch(r"([^=\s]+)=([0-9]+(?:\.[0-9]+)?)/([0-9]+(?:\.[0-9]+)?)", part)
+def _price(part: str) -> Price:
+    dollars = r"([0-9]+(?:\.[0-9]+)?)"
+    found = re.fullmatch(rf"([^=\s]+)={dollars}/{dollars}(?:/{dollars}/{dollars})?", part)
     if not found:
-        raise ValueError("must look like claude-sonnet-4=3/15,other-model=0.5/1.5")
-    return found[1], float(found[2]), float(found[3])
+        raise ValueError("must look like claude-sonnet-4=3/15,other-model=0.5/1.5/0.05/0.6")
+    if found[4] is None:
+        return found[1], float(found[2]), float(found[3])
+    return found[1], float(found[2]), float(found[3]), float(found[4]), float(found[5])
 
 
 def module_and_name(value: str) -> str:

@@ -18,7 +18,7 @@ from argon2 import PasswordHasher
 from flask import Flask
 from flask.testing import FlaskClient
 from jinja2 import FileSystemBytecodeCache
-from sqlalchemy import Engine, event
+from sqlalchemy import event
 
 from agentapp.agents.team import Team
 from agentapp.app import create_app
@@ -29,6 +29,7 @@ from agentapp.web.parts import Parts
 from tests.support.databases import DATABASES, migrated
 from tests.support.forked_pytest import COMPILED, MIGRATED
 from tests.support.rounds import ROUNDS
+from tests.support.statements import statements_noted
 from tests.support.users import Person, person
 
 # What no test says for itself. Hypothesis would try 100.
@@ -209,8 +210,8 @@ def every_query_names_its_owner() -> Iterator[None]:
     """Any query on a user's data without both tenant and user in its WHERE clause fails the test."""
     nameless: list[str] = []
 
-    def look(conn: Any, cursor: Any, statement: str, parameters: Any, context: Any, many: bool) -> None:
-        if not OWNED.search(statement) or conn.get_execution_options().get("agentapp_migrates"):
+    def look(statement: str, parameters: Any) -> None:
+        if not OWNED.search(statement):
             return
         if re.match(r"\s*(CREATE|DROP|ALTER)", statement, re.I):
             return
@@ -218,7 +219,6 @@ def every_query_names_its_owner() -> Iterator[None]:
         if not condition or "tenant_id =" not in condition[0] or "user_id =" not in condition[0]:
             nameless.append(statement)
 
-    event.listen(Engine, "before_cursor_execute", look)
-    yield
-    event.remove(Engine, "before_cursor_execute", look)
+    with statements_noted(look):
+        yield
     assert not nameless, f"the owner is missing from: {nameless[0]}"

@@ -31,8 +31,8 @@ BUGS = (
     Bug(
         "a module-level history",
         "agentapp/turns/history.py",
-        "    room = MAX_HISTORY_CHARS\n",
-        "    EVERYTHING.extend(said)\n    said = tuple(EVERYTHING)\n    room = MAX_HISTORY_CHARS\n",
+        "    passed = 0\n",
+        "    EVERYTHING.extend(said)\n    said = tuple(EVERYTHING)\n    passed = 0\n",
         "tests/turns/test_turn.py::test_what_the_model_saw_before_is_only_this_chat",
     ),
     Bug(
@@ -52,9 +52,9 @@ BUGS = (
     Bug(
         "a binding held across a yield, seen from a page",
         "agentapp/web/turns.py",
-        "    answer = Response(EventStream(subscription), mimetype=EVENTS)\n",
+        "    answer = Response(stream, mimetype=EVENTS)\n",
         "    binder, scope = parts().binder, chat_scope()\n"
-        "    bound = (binder.bound(scope).__enter__() and item for item in EventStream(subscription))\n"
+        "    bound = (binder.bound(scope).__enter__() and item for item in stream)\n"
         "    answer = Response(bound, mimetype=EVENTS)\n",
         "tests/web/test_hooks.py::test_after_a_streaming_turn_a_stranger_on_the_same_thread_sees_nobody",
     ),
@@ -89,8 +89,8 @@ BUGS = (
     Bug(
         "the owner missing from one query only",
         "agentapp/storage/notes.py",
-        "            gone = db.execute(delete(Note).where(in_session(scope, Note), Note.number == number))\n",
-        "            gone = db.execute(delete(Note).where(Note.number == number))\n",
+        '    delete(Note).where(in_session(OWNER, Note), Note.number == bindparam("at"))',
+        '    delete(Note).where(Note.number == bindparam("at"))',
         "tests/storage/test_storage.py::test_somebody_elses_chat_is_an_absent_one[sqlite]",
     ),
     Bug(
@@ -103,20 +103,20 @@ BUGS = (
     Bug(
         "a connection held while the model talks",
         "agentapp/storage/db.py",
-        "        self.release()\n",
-        "",
+        "        self.release()\n        with (\n",
+        "        with (\n",
         "tests/turns/test_turn.py::test_no_connection_is_held_while_the_model_talks",
     ),
     Bug(
         "two connections held at once",
         "agentapp/storage/db.py",
-        "        self.release()\n",
-        "",
+        "        self.release()\n        with (\n",
+        "        with (\n",
         "tests/storage/test_storage.py::test_nobody_holds_two_connections_at_once[sqlite]",
     ),
     Bug(
         "a pool shared with a forked child",
-        "agentapp/storage/db.py",
+        "agentapp/storage/engines.py",
         '    event.listen(engine, "checkout", _refuse_inherited)\n',
         "",
         "tests/storage/test_storage.py::test_a_connection_is_not_used_by_a_forked_child[sqlite]",
@@ -398,6 +398,65 @@ BUGS = (
         "test_a_dead_turn_is_given_back_once_when_the_next_message_comes[after the next]",
     ),
     Bug(
+        "what a provider has cached of one user is read by another",
+        "agentapp/agents/team.py",
+        '        owner = f"{scope.tenant_id}\\0{scope.user_id}".encode()\n',
+        '        owner = b"everybody"\n',
+        "tests/turns/test_prompt_cache.py::test_nobody_reads_what_another_user_has_written",
+    ),
+    Bug(
+        "the tools, which all users have, cached by themselves",
+        "agentapp/agents/providers/anthropic/messages.py",
+        "    if prompt_cache:\n",
+        '    if prompt_cache and "tools" in request:\n        _mark(request["tools"][-1])\n',
+        "tests/agents/providers/anthropic/test_prompt_cache.py"
+        "::test_no_call_has_more_marks_than_the_api_takes",
+    ),
+    Bug(
+        "many tools called at once, and the call after them is not cached",
+        "agentapp/agents/providers/anthropic/messages.py",
+        "    for content in contents[-2:]:\n",
+        "    for content in contents[-1:]:\n",
+        "tests/agents/providers/anthropic/test_prompt_cache.py"
+        "::test_so_it_is_however_many_tools_were_called_at_once[20]",
+    ),
+    Bug(
+        "a specialist's note keeps the next turn from being cached",
+        "agentapp/agents/providers/anthropic/messages.py",
+        "        _mark(last)\n",
+        "        pass\n",
+        "tests/agents/providers/anthropic/test_prompt_cache.py"
+        "::test_so_does_a_specialist_who_was_handed_a_note_with_it",
+    ),
+    Bug(
+        "a conversation that begins one message later with each turn",
+        "agentapp/turns/history.py",
+        "    left_out = -(-too_many // STEP_CHARS) * STEP_CHARS\n",
+        "    left_out = too_many\n",
+        "tests/turns/test_turn.py::test_a_long_conversation_begins_with_the_same_message_for_several_turns",
+    ),
+    Bug(
+        "what was read from the cache costs as much as what was not",
+        "agentapp/agents/prices.py",
+        "            + usage.cache_read_tokens * self.cache_read\n",
+        "            + usage.cache_read_tokens * self.input\n",
+        "tests/turns/test_prompt_cache.py::test_ten_turns_with_tools_cost_far_less[a shop's own team-0.5]",
+    ),
+    Bug(
+        "what a dead worker had read from the cache is forgotten",
+        "agentapp/turns/values.py",
+        "            usage.cache_read_tokens,\n            usage.cache_write_tokens,\n",
+        "",
+        "tests/turns/test_charging.py::test_what_a_dead_worker_had_read_from_the_cache_is_charged_as_that",
+    ),
+    Bug(
+        "a turn whose commit was not heard of is taken for another's",
+        "agentapp/storage/turn_rows.py",
+        "        row.cache_read_tokens,\n        row.cache_write_tokens,\n",
+        "",
+        "tests/turns/test_charging.py::test_the_same_holds_if_part_of_its_input_was_cached",
+    ),
+    Bug(
         "what was charged yesterday is taken off today",
         "agentapp/guardrails/budget.py",
         "        period = current if at is None else _period(self.allowance.period, at)\n",
@@ -526,7 +585,7 @@ BUGS = (
         "agentapp/turns/service.py",
         "        held.callback(self.subscriptions.remove, weakref.ref(subscription))\n",
         "        held.callback(self.subscriptions.remove, weakref.ref(subscription))\n"
-        "        held.callback(self.local.stop, feed.turn_id)\n",
+        "        held.callback(self.local.stop, subscription.feed.turn_id)\n",
         "tests/turns/test_surviving.py::test_a_reader_who_leaves_in_the_middle_does_not_end_the_turn",
     ),
     Bug(
@@ -571,8 +630,8 @@ BUGS = (
     Bug(
         "a resumed stream begins at the beginning",
         "agentapp/turns/service.py",
-        "        subscription = Subscription(feed, after, login, held, slot)\n",
-        "        subscription = Subscription(feed, 0, login, held, slot)\n",
+        "        return self._listed(Subscription(feed, after, login, held, slot), held)\n",
+        "        return self._listed(Subscription(feed, 0, login, held, slot), held)\n",
         "tests/turns/test_surviving.py::test_a_stream_taken_up_again_goes_on_with_the_next_event_and_its_number",
     ),
     Bug(
@@ -703,9 +762,9 @@ BUGS = (
     ),
     Bug(
         "an answer that comes back into a chat that went on without it",
-        "agentapp/storage/turns.py",
-        "    Turn.number == select(func.max(_newer.number))",
-        "    Turn.number <= select(func.max(_newer.number))",
+        "agentapp/storage/turn_statements.py",
+        "Turn.number == _NEWEST_NUMBER",
+        "Turn.number <= _NEWEST_NUMBER",
         "tests/turns/test_heartbeat.py"
         "::test_a_turn_that_was_taken_for_dead_stays_so_if_something_else_has_happened"
         "[sqlite-the chat went on]",
@@ -785,6 +844,81 @@ BUGS = (
         "        return by_loss[0]\n",
         "tests/server/test_connections.py"
         "::test_strangers_make_room_before_anybody_who_signed_in_and_then_who_has_most_of_them",
+    ),
+    Bug(
+        "who leaves takes the answer along",
+        "agentapp/turns/played.py",
+        "                while self._turn is not None:\n",
+        "                while False:\n",
+        "tests/turns/test_played.py::"
+        "test_who_leaves_in_the_middle_plays_on_and_keeps_the_slot_until_the_end[1]",
+    ),
+    Bug(
+        "a turn whose request was lost is kept alive for ever",
+        "agentapp/turns/local.py",
+        "        for each in dropped:\n            self._start(each.turn)\n",
+        "",
+        "tests/turns/test_played.py::test_a_turn_whose_player_was_lost_is_played_on_by_a_thread[2]",
+    ),
+    Bug(
+        "a stop waits until a model that is read in place says something",
+        "agentapp/agents/drivers/threaded.py",
+        "        halt.add_done_callback(lambda _: cancellation.cancel())\n",
+        "",
+        "tests/turns/test_played.py::test_stop_ends_a_silent_model_within_a_second[[[hang:60]]]",
+    ),
+    Bug(
+        "nobody is told anything while the model is silent",
+        "agentapp/agents/drivers/in_place.py",
+        "            self._before_wait()\n",
+        "",
+        "tests/turns/test_played.py::test_while_the_model_is_silent_the_client_is_told_that_all_is_well",
+    ),
+    Bug(
+        "who has signed out is told more until the model is done",
+        "agentapp/web/sse.py",
+        "            self._client.end_now()\n",
+        "            pass\n",
+        "tests/turns/test_played.py::"
+        "test_a_client_whose_login_ends_is_cut_off_while_the_model_is_silent_and_the_turn_goes_on",
+    ),
+    Bug(
+        "a thread that got no processor counts as the model's silence",
+        "agentapp/agents/drivers/in_place.py",
+        "            began = time.monotonic()\n",
+        "            began = time.monotonic()\n            self._look_at_deadlines()\n",
+        "tests/agents/drivers/test_in_place.py::test_what_is_there_to_be_read_is_read_even_if_the_time_is_up",
+    ),
+    Bug(
+        "a connection in the pool keeps the turn",
+        "agentapp/agents/drivers/threaded.py",
+        "            waiting.end()\n",
+        "            pass\n",
+        "tests/agents/drivers/test_in_place.py::"
+        "test_a_connection_in_the_pool_keeps_nothing_of_the_turn_that_used_it",
+    ),
+    Bug(
+        "connecting cannot be stopped",
+        "agentapp/agents/providers/anthropic/cancelling.py",
+        "    if sending is None or sending.waiting is None:\n",
+        "    if True:\n",
+        "tests/agents/drivers/test_in_place.py::"
+        "test_a_call_that_is_still_connecting_is_stopped_within_a_second[the name is looked up]",
+    ),
+    Bug(
+        "a thread waits for a client that does not read its stream",
+        "agentapp/server/answer.py",
+        "            self._send(may_wait=self._no_thread_waits)\n",
+        "            self._send(may_wait=False)\n",
+        "tests/server/test_answer.py::"
+        "test_no_thread_waits_for_a_client_that_does_not_take_its_stream_and_at_last_it_is_given_up",
+    ),
+    Bug(
+        "what a client did not take at once is lost when more comes",
+        "agentapp/server/connection.py",
+        'b"".join((self._unsent, data)) if self._unsent else data',
+        "data",
+        "tests/server/test_answer.py::test_a_client_that_was_slow_gets_everything_in_order_once_it_reads",
     ),
 )
 

@@ -121,9 +121,17 @@ def test_only_a_failure_that_is_somebodys_counts(result: TurnResult, verdict: st
 
 
 def test_the_last_event_shows_the_result_and_an_error_only_if_there_is_one() -> None:
-    done = TurnCompleted("t", "r", TurnResult("completed", "hi", usage=Usage(1, 2, 1), cost_microusd=5)).data
+    done = TurnCompleted(
+        "t", "r", TurnResult("completed", "hi", usage=Usage(9, 2, 1, 4, 3), cost_microusd=5)
+    ).data
     assert (done["status"], done["reply"], done["cost_usd"]) == ("completed", "hi", 0.000005)
-    assert done["usage"] == {"input_tokens": 1, "output_tokens": 2, "model_calls": 1}
+    assert done["usage"] == {
+        "input_tokens": 9,
+        "output_tokens": 2,
+        "model_calls": 1,
+        "cache_read_tokens": 4,
+        "cache_write_tokens": 3,
+    }
     assert "error" not in done
     failed = TurnCompleted("t", "r", TurnResult("failed", error_code="busy", error_message="Later.")).data
     assert failed["error"] == {"code": "busy", "message": "Later."}

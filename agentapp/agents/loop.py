@@ -260,7 +260,7 @@ class TurnLoop:
         left = self.limits.tokens - self.usage.total_tokens
         if left <= 0:
             raise OutOfTokens(f"No answer was found within {self.limits.tokens:,} tokens.")
-        price = self.prices.of(agent.agent.model or self.model)[1]
+        price = self.prices.of(agent.agent.model or self.model).output
         if self.limits.microusd is not None and price:
             left = min(left, int((self.limits.microusd - self.prices.charge(self.spent)) / price))
         if left <= 0:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from math import ceil
+from typing import NamedTuple
 
 from agentapp.events import Usage
-
-Price = tuple[str, float, float]  # a model's name begins with, dollars per million in, and out
+from agentapp.parsing import Price
 
 LIST_PRICES: tuple[Price, ...] = (
     ("claude-opus-4-1", 15.0, 75.0),
@@ -19,33 +19,66 @@ LIST_PRICES: tuple[Price, ...] = (
 )
 
 
+class TokenPrices(NamedTuple):
+    """Millionths of a dollar for a token of each kind. What goes in is ``input`` only if the provider neither
+    reads it from its cache nor writes it there.
+    """
+
+    input: float
+    output: float
+    cache_read: float
+    cache_write: float
+
+    @classmethod
+    def of(cls, price: Price) -> TokenPrices:
+        """Without prices for the cache, those that all models of the list have: a tenth for what is read, and
+        a quarter more for what is written.
+        """
+        if len(price) == 5:
+            return cls(*price[1:])
+        return cls(price[1], price[2], cache_read=price[1] / 10, cache_write=price[1] * 1.25)
+
+    def charge(self, usage: Usage) -> float:
+        plain = usage.input_tokens - usage.cache_read_tokens - usage.cache_write_tokens
+        return (
+            plain * self.input
+            + usage.cache_read_tokens * self.cache_read
+            + usage.cache_write_tokens * self.cache_write
+            + usage.output_tokens * self.output
+        )
+
+
+FREE = TokenPrices(0.0, 0.0, 0.0, 0.0)
+
+
 class Prices:
     """List prices, and the operator's own, which come first. With ``free``, every model costs nothing."""
 
     def __init__(self, own: Iterable[Price] = (), *, free: bool = False) -> None:
         # The longest beginning that fits counts, and of two equal ones the operator's.
-        self._table = tuple(sorted((*own, *LIST_PRICES), key=lambda price: -len(price[0])))
+        table = sorted((*own, *LIST_PRICES), key=lambda price: -len(price[0]))
+        self._table = tuple((price[0], TokenPrices.of(price)) for price in table)
+        self._dearest = TokenPrices(*map(max, zip(*(prices for _, prices in self._table), strict=True)))
         self._free = free
 
     def knows(self, model: str) -> bool:
-        return self._free or any(model.startswith(beginning) for beginning, _, _ in self._table)
+        return self._free or any(model.startswith(beginning) for beginning, _ in self._table)
 
-    def of(self, model: str) -> tuple[float, float]:
-        """Millionths of a dollar for a token in and a token out. An unknown model counts as the dearest:
-        otherwise it would cost a budget nothing.
-        """
+    def of(self, model: str) -> TokenPrices:
+        """An unknown model counts as the dearest: otherwise it would cost a budget nothing."""
         if self._free:
-            return 0.0, 0.0
-        found = next((p for p in self._table if model.startswith(p[0])), None)
-        return found[1:] if found else (max(p[1] for p in self._table), max(p[2] for p in self._table))
+            return FREE
+        found = (prices for beginning, prices in self._table if model.startswith(beginning))
+        return next(found, self._dearest)
 
     def charge(self, spent: Iterable[tuple[str, Usage]]) -> int:
-        """Millionths of a dollar, as a budget counts them."""
-        total = 0.0
-        for model, usage in spent:
-            price_in, price_out = self.of(model)
-            total += usage.input_tokens * price_in + usage.output_tokens * price_out
-        return round(total)
+        """Millionths of a dollar, as a budget counts them.
+
+        Input that was estimated, because its provider has not said how much it was, counts as neither read
+        from the cache nor written there. Most of a chat's input is read, at a tenth of that; at worst all of
+        it is written, and a quarter more than this.
+        """
+        return round(sum(self.of(model).charge(usage) for model, usage in spent))
 
     def cost(self, spent: Iterable[tuple[str, Usage]]) -> int | None:
         """The same, as people are told it: None if the price of one of the models is not known."""
@@ -53,5 +86,5 @@ class Prices:
         return self.charge(pairs) if all(self.knows(model) for model, _ in pairs) else None
 
     def most(self, models: Iterable[str], tokens: int) -> int:
-        """The most that this many tokens can cost, with any of the models."""
+        """The most that this many tokens can cost, with any of the models: all of the dearest kind."""
         return ceil(tokens * max(max(self.of(model)) for model in models))

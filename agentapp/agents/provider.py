@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, TypeVar
 
 from agentapp.agents.meter import Meter, estimated_tokens
 from agentapp.events import Usage
+
+T = TypeVar("T")
 
 
 class Cancellation:
@@ -54,6 +58,17 @@ class Cancellation:
     def wait(self, seconds: float) -> None:
         """Sleep that long, or until the call is cancelled."""
         self._cancelled.wait(seconds)
+
+
+class Waiting(Protocol):
+    """How a call waits that is read by the very thread that plays the turn: never for long at a time, so that
+    the thread can look after everything else meanwhile. `Provider` says which providers wait like this.
+    """
+
+    def wait_for(self, attempt: Callable[[float], T]) -> T:
+        """What ``attempt`` returns. It may take as many seconds as it is given; then it raises
+        `TimeoutError` and is called again. Raises `TimeoutError` itself once the call is cancelled.
+        """
 
 
 Role = Literal["user", "assistant"]
@@ -108,6 +123,7 @@ class ModelCall:
     """One question to a model.
 
     ``timeout`` is the longest silence in seconds, before the first piece and between any two pieces.
+    ``waiting`` is given only to a provider that reads in place.
     """
 
     model: str
@@ -118,6 +134,22 @@ class ModelCall:
     timeout: float = 30.0
     cancellation: Cancellation = field(default_factory=Cancellation, compare=False, repr=False)
     meter: Meter = field(default_factory=Meter, compare=False, repr=False)
+    waiting: Waiting | None = field(default=None, compare=False, repr=False)
+
+    def sleep(self, seconds: float) -> None:
+        """Sleep that long, or until the call is cancelled."""
+        if self.waiting is None:
+            self.cancellation.wait(seconds)
+            return
+        wakes = time.monotonic() + seconds
+
+        def sleep_for(longest: float) -> None:
+            self.cancellation.wait(min(longest, wakes - time.monotonic()))
+            if time.monotonic() < wakes:
+                raise TimeoutError
+
+        with suppress(TimeoutError):
+            self.waiting.wait_for(sleep_for)
 
 
 def estimated_input(system: str, messages: Iterable[Message], tools: Iterable[ToolSpec]) -> int:
@@ -144,6 +176,10 @@ class Provider(Protocol):
     An empty piece says that the model is at work on something that is not shown, such as a tool's input; it
     restarts the silence deadline. A `Usage` in between says what the call has cost so far, in case it is
     ended before its `Reply`; it does not restart the deadline.
+
+    Its answer is read on a thread of its own, so that it may block for as long as it likes. One that has an
+    attribute ``reads_in_place`` which is true saves that thread: it promises that it waits only by
+    ``call.waiting`` and ``call.sleep()``, and that a cancelled call ends at once.
     """
 
     def stream(self, call: ModelCall) -> Iterator[str | Usage | Reply]: ...

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import re
 from collections.abc import Callable
@@ -11,7 +12,7 @@ from agentapp.agents.meter import Meter
 from agentapp.agents.provider import Message, ModelCall, ToolSpec, estimated_input
 from agentapp.agents.tool import Tool
 from agentapp.errors import ForeignScope
-from agentapp.isolation import Scope
+from agentapp.isolation import Scope, UserScope
 
 HAND_OVER = "hand_over"
 HAND_BACK = "hand_back"
@@ -37,6 +38,16 @@ class Agent:
             if not isinstance(tool, Tool):
                 raise TypeError(f"agent {self.name!r}: {tool!r} is not a tool; decorate it with @tool")
         refuse_duplicates(f"agent {self.name!r}: tool", [t.name for t in self.tools] + [HAND_OVER, HAND_BACK])
+
+    def system_for(self, scope: UserScope) -> str:
+        """The instructions, after a line that is another one for each user.
+
+        A provider's cache knows a prompt by its beginning. With this line no prompt begins like another
+        user's: what a call costs and how long it takes does not depend on what others have asked, and tells
+        nobody what they have asked. The line itself says nothing about the user.
+        """
+        owner = f"{scope.tenant_id}\0{scope.user_id}".encode()
+        return f"[partition {hashlib.blake2b(owner, digest_size=12).hexdigest()}]\n\n{self.instructions}"
 
 
 class LiveAgent:
@@ -66,7 +77,7 @@ class LiveAgent:
     def make_call(self, scope: Scope, model: str, max_tokens: int) -> ModelCall:
         """The next question to the model: all messages so far, with this agent's instructions and tools."""
         self._refuse_foreign(scope)
-        system, messages = self.agent.instructions, tuple(self._transcript)
+        system, messages = self.agent.system_for(scope), tuple(self._transcript)
         return ModelCall(
             model=self.agent.model or model,
             system=system,

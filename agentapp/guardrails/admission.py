@@ -84,9 +84,8 @@ def admit(cells: TurnCells, who: Person, max_cost: MaxCost, now: float) -> tuple
     works = _is_seen_to_work_since_it_opened(tenant, provider, now)
     scope = "provider"
     try:
-        provider = replace(
-            provider, breaker=_asked_about_model(provider, who, now), bulkhead=provider.bulkhead.enter(now)
-        )
+        if (asked := _asked_about_model(provider, who, now)) is not provider.breaker:
+            provider = replace(provider, breaker=asked)
         if not tenant.breaker.forced:
             tenant = replace(tenant, breaker=_asked_about_model(tenant, who, now, works=works))
         scope = "session"
@@ -126,19 +125,27 @@ def admit(cells: TurnCells, who: Person, max_cost: MaxCost, now: float) -> tuple
 
 
 def settle(
-    cells: TurnCells, reservation: Reservation, who: Person, result: TurnResult, now: float
+    cells: TurnCells,
+    reservation: Reservation,
+    who: Person,
+    result: TurnResult,
+    now: float,
+    running: int = 0,
 ) -> TurnCells:
-    """The cells after the turn: what was reserved is given back, real usage is counted, breakers are told."""
+    """The cells after the turn: what was reserved is given back, real usage is counted, breakers are told.
+
+    ``running`` is how many other turns run, of all tenants; it matters only after a failure of the model.
+    """
     session, user, tenant, provider = cells
     at, begun, cost = reservation.at, reservation.begun, result.charged_microusd
-    provider = replace(provider, bulkhead=provider.bulkhead.leave(at, now))
-    provider = _told_about_model(provider, reservation.provider_generation, who, result, now)
+    provider = _told_about_model(provider, reservation.provider_generation, who, result, now, running)
     tenant = replace(
         tenant,
         budget=tenant.budget.settle(Hold(at, reservation.tenant_microusd), cost, now, begun),
         bulkhead=tenant.bulkhead.leave(at, now),
     )
-    tenant = _told_about_model(tenant, reservation.tenant_generation, who, result, now)
+    running_here = tenant.bulkhead.holds.count(now)
+    tenant = _told_about_model(tenant, reservation.tenant_generation, who, result, now, running_here)
     # If the model is down for others too, that is not held against this chat or this person.
     is_down = result.verdict == "failed" and (
         provider.breaker.opened is not None or tenant.breaker.opened is not None
@@ -160,6 +167,27 @@ def settle(
         tenant,
         provider,
     )
+
+
+def is_calm(provider: Cell) -> bool:
+    """Whether it lets every turn through and does not change by it. Then nobody need lock its row, which is
+    that of all turns of all users.
+    """
+    return provider.breaker.opened is None and not provider.breaker.forced
+
+
+def concerns_everybody(provider: Cell, result: TurnResult) -> bool:
+    """Whether the provider's breaker has to be told at once how a turn ended. Otherwise it is enough that the
+    turn is counted some time.
+    """
+    return not is_calm(provider) or _is_model_failure(result)
+
+
+def counted(provider: Cell, succeeded: int, now: float) -> Cell:
+    """After so many turns that succeeded. Of turns from before it opened, an open breaker is not told."""
+    if not succeeded or not is_calm(provider):
+        return provider
+    return replace(provider, outage=provider.outage.succeeded(now, succeeded))
 
 
 def charge(cells: TurnCells, result: TurnResult, now: float, begun: float | None = None) -> TurnCells:
@@ -222,12 +250,16 @@ def _asked_about_model(cell: Cell, who: Person, now: float, *, works: bool = Fal
     return breaker.admit_early(now) if works else breaker.admit(now)
 
 
-def _told_about_model(cell: Cell, generation: int, who: Person, result: TurnResult, now: float) -> Cell:
+def _told_about_model(
+    cell: Cell, generation: int, who: Person, result: TurnResult, now: float, running: int
+) -> Cell:
     """The breaker itself is told about probes. Whether it opens depends on how many users fail, and how
     often.
     """
     if generation == cell.breaker.generation:
-        return _told_by_probe(cell, who, result, now) if _is_open(cell) else _told(cell, who, result, now)
+        if _is_open(cell):
+            return _told_by_probe(cell, who, result, now)
+        return _told(cell, who, result, now, running)
     # Admitted before the breaker opened or closed, so this is old news. But who fails while it is open is one
     # of those who failed.
     if _is_open(cell) and _is_model_failure(result):
@@ -252,7 +284,7 @@ def _told_by_probe(cell: Cell, who: Person, result: TurnResult, now: float) -> C
     return replace(cell, breaker=breaker.abandoned(breaker.generation, now), outage=outage)
 
 
-def _told(cell: Cell, who: Person, result: TurnResult, now: float) -> Cell:
+def _told(cell: Cell, who: Person, result: TurnResult, now: float, running: int) -> Cell:
     """After the end of a turn that a closed breaker let through."""
     breaker, outage = cell.breaker, cell.outage
     if result.verdict == "succeeded":
@@ -261,7 +293,7 @@ def _told(cell: Cell, who: Person, result: TurnResult, now: float) -> Cell:
     if not _is_model_failure(result):
         return cell
     outage = outage.failed(who, now)
-    if outage.is_down(now, cell.bulkhead.holds.count(now)) and not breaker.forced:
+    if outage.is_down(now, running) and not breaker.forced:
         # Its failures are the number of failing users: zero would mean that an operator paused it.
         breaker = replace(breaker, failures=outage.users_failing(now)).tripped(now)
     return replace(cell, breaker=breaker, outage=outage)

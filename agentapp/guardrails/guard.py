@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -56,6 +57,7 @@ class Guardrails:
     ) -> None:
         self.registry, self.clock = registry, clock
         self._provider = provider
+        self._succeeded = _Count()  # turns that the provider's breaker was not told about yet
 
     def admit(self, rows: Rows[Key], scope: Scope, max_cost: MaxCost) -> Admitted:
         """Admit a turn, inside the transaction that begins it, or raise `GuardrailRefused`."""
@@ -66,18 +68,48 @@ class Guardrails:
             made.append(reservation)
             return after
 
-        after = self._change(rows, scope, change)
-        return Admitted(made[0], after.session.tools)
+        after = self._change(rows, scope, change, needs_provider=lambda cell: not admission.is_calm(cell))
+        return Admitted(made[-1], after.session.tools)
 
-    def settle(self, rows: Rows[Key], scope: Scope, reservation: Reservation, result: TurnResult) -> None:
+    def settle(
+        self,
+        rows: Rows[Key],
+        scope: Scope,
+        reservation: Reservation,
+        result: TurnResult,
+        running: Callable[[], int] = lambda: 0,
+    ) -> None:
         """Give back what the turn reserved, count what it used and tell the breakers how it ended. Exactly
-        once for each turn, by whoever ends it.
+        once for each turn, by whoever ends it. ``running`` tells how many other turns run.
         """
-        self._change(
-            rows,
-            scope,
-            lambda cells, now: admission.settle(cells, reservation, _person(scope), result, now),
+        told: list[bool] = []
+
+        def concerns_everybody(provider: Cell) -> bool:
+            told.append(admission.concerns_everybody(provider, result))
+            return told[-1]
+
+        def change(cells: TurnCells, now: float) -> TurnCells:
+            others = running() if told[-1] else 0
+            if told[-1]:
+                cells = cells._replace(provider=self._with_counted(cells.provider, now))
+            return admission.settle(cells, reservation, _person(scope), result, now, others)
+
+        self._change(rows, scope, change, needs_provider=concerns_everybody)
+        if result.verdict == "succeeded" and not told[-1]:
+            self._succeeded.add(1)
+
+    def count_succeeded(self) -> None:
+        """Tell the provider's breaker how many turns of this process succeeded since it was told last. A turn
+        need not wait for that row, because all turns of all users would.
+        """
+        if not self._succeeded.total:
+            return
+        self.registry.update(
+            Key("provider", self._provider), lambda cell: self._with_counted(cell, self.clock())
         )
+
+    def _with_counted(self, provider: Cell, now: float) -> Cell:
+        return admission.counted(provider, self._succeeded.take(), now)
 
     def charge(
         self, rows: Rows[Key], scope: Scope, result: TurnResult, reservation: Reservation | None = None
@@ -107,15 +139,54 @@ class Guardrails:
         )
 
     def _change(
-        self, rows: Rows[Key], scope: Scope, change: Callable[[TurnCells, float], TurnCells]
+        self,
+        rows: Rows[Key],
+        scope: Scope,
+        change: Callable[[TurnCells, float], TurnCells],
+        needs_provider: Callable[[Cell], bool] = lambda provider: False,
     ) -> TurnCells:
         """The clock is read only after the rows were locked. A transaction may wait long for them. With an
         earlier time, what others wrote meanwhile would lie in the future, as if the clock had been put back.
+
+        The provider's row is locked only if the change needs it, as that cell is now.
         """
-        after = self.registry.change(
-            rows, self.keys(scope), lambda cells: change(TurnCells(*cells), self.clock())
-        )
+        *own, provider = self.keys(scope)
+
+        def with_provider_seen(cells: tuple[Cell, ...]) -> TurnCells:
+            if needs_provider(cells[3]):
+                raise _NeedsProvider
+            return change(TurnCells(*cells), self.clock())
+
+        def with_provider_locked(cells: tuple[Cell, ...]) -> TurnCells:
+            needs_provider(cells[3])
+            return change(TurnCells(*cells), self.clock())
+
+        try:
+            after = self.registry.change(rows, own, with_provider_seen, seen=(provider,))
+        except _NeedsProvider:
+            after = self.registry.change(rows, (*own, provider), with_provider_locked)
         return TurnCells(*after)
+
+
+class _NeedsProvider(Exception):
+    """The provider's row has to be locked too."""
+
+
+class _Count:
+    """How many there were since it was taken last."""
+
+    def __init__(self) -> None:
+        self.total = 0
+        self._lock = threading.Lock()
+
+    def add(self, count: int) -> None:
+        with self._lock:
+            self.total += count
+
+    def take(self) -> int:
+        with self._lock:
+            taken, self.total = self.total, 0
+        return taken
 
 
 def _person(scope: Scope) -> Person:

@@ -22,13 +22,15 @@ Unit = Literal["tokens", "usd"]
 @dataclass(frozen=True, slots=True)
 class StoredCell:
     """A cell as it is stored. ``name`` is the name of the user or tenant. For a session it is the owner's
-    name, because the title of a chat is for its owner alone.
+    name, because the title of a chat is for its owner alone. ``running`` is how many turns run, if that is
+    not in the cell: no turn writes to the cell of the provider.
     """
 
     key: Key
     name: str
     state: str
     updated_at: float
+    running: int = 0
 
 
 class BreakerStore(Store[Key], Protocol):
@@ -137,7 +139,7 @@ def breaker_row(stored: StoredCell, cell: Cell, now: float) -> BreakerRow:
         limit=None if limit is None else _in(unit, limit),
         unit=unit,
         reserved=_in(unit, held.amount(now)),
-        running=max(held.count(now), cell.bulkhead.holds.count(now)),
+        running=max(held.count(now), cell.bulkhead.holds.count(now), stored.running),
         rate_used=cell.bucket.used(now),
         tools=dict(cell.tools),
         updated_at=_iso(stored.updated_at),

@@ -59,8 +59,8 @@ class Outage:
     policy: OutagePolicy
     slots: tuple[Slot, ...] = ()
 
-    def succeeded(self, now: float) -> Outage:
-        return self._noted(None, now, self._live(now))
+    def succeeded(self, now: float, count: int = 1) -> Outage:
+        return self._noted(None, now, self._live(now), count)
 
     def failed(self, who: Person, now: float, *, is_open: bool = False) -> Outage:
         """While the breaker is open nobody who failed is forgotten. What counts then is when each failed
@@ -134,11 +134,11 @@ class Outage:
     def _live(self, now: float) -> list[Slot]:
         return recent(self.slots, self._lasts, now)
 
-    def _noted(self, who: Person | None, now: float, kept: Sequence[Slot]) -> Outage:
+    def _noted(self, who: Person | None, now: float, kept: Sequence[Slot], count: int = 1) -> Outage:
         start = slot_start(now, self.policy.window / SLOTS)
         _, good, bad = next((slot for slot in kept if slot[0] == start), (start, 0, ()))
         if who is None:
-            good += 1
+            good += count
         else:
             bad = tuple(sorted((Counter(dict(bad)) + Counter([who])).items()))
         others = [slot for slot in kept if slot[0] != start]

@@ -15,9 +15,10 @@ K_in = TypeVar("K_in", bound=Hashable, contravariant=True)
 class Rows(Protocol[K]):
     """One transaction over the rows of a store."""
 
-    def read(self, keys: Sequence[K]) -> Mapping[K, str]:
+    def read(self, keys: Sequence[K], unlocked: Sequence[K] = ()) -> Mapping[K, str]:
         """The rows that exist. No other transaction may change any of the keys until this one ends, not
-        even a key that has no row yet.
+        even a key that has no row yet. The ``unlocked`` ones may be changed by others meanwhile: a store is
+        asked for such only by a `change` that is given keys to be seen.
         """
 
     def write(self, rows: Sequence[tuple[K, str, str]]) -> None:
@@ -86,15 +87,21 @@ class Registry(Generic[K, V]):
             return self.change(rows, (key,), lambda values: (change(values[0]),))[0]
 
     def change(
-        self, rows: Rows[K], keys: Sequence[K], change: Callable[[tuple[V, ...]], Sequence[V]]
+        self,
+        rows: Rows[K],
+        keys: Sequence[K],
+        change: Callable[[tuple[V, ...]], Sequence[V]],
+        seen: Sequence[K] = (),
     ) -> Sequence[V]:
-        """Change several values at once, as part of an open transaction."""
-        found = rows.read(keys)
-        before = tuple(self._value(key, found.get(key)) for key in keys)
+        """Change several values at once, as part of an open transaction. ``change`` also gets the values that
+        are only ``seen``, after the others: they are not locked, and what becomes of them is not stored.
+        """
+        found = rows.read(keys, seen) if seen else rows.read(keys)
+        before = tuple(self._value(key, found.get(key)) for key in (*keys, *seen))
         after = change(before)
         changed = [
             (key, self._kind.dump(new), new)
-            for key, old, new in zip(keys, before, after, strict=True)
+            for key, old, new in zip(keys, before, after, strict=False)
             if new is not old
         ]
         rows.write([(key, text, self._kind.mark(new)) for key, text, new in changed])

@@ -13,7 +13,7 @@ from gunicorn.workers.gthread import ThreadWorker
 from agentapp.logs import described
 from agentapp.server.answer import Answer
 from agentapp.server.connection import ClientGone, Connection
-from agentapp.server.limits import HAS_BEGUN, PAGE_SLOT, UNREADABLE
+from agentapp.server.limits import CLIENT, HAS_BEGUN, PAGE_SLOT, UNREADABLE
 from agentapp.server.unreadable import problem_with, stand_in_for
 
 
@@ -66,6 +66,7 @@ class AnsweringWorker(ThreadWorker):  # type: ignore[misc]
             response_args=(connection,),
         )
         environ["wsgi.multithread"] = True
+        environ[CLIENT] = answer
         if problem is not None:
             environ[UNREADABLE] = problem
         if connection.page_slot is not None:

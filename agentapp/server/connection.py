@@ -139,9 +139,9 @@ class Connection:
     def send(self, data: bytes, *, may_wait: bool = False) -> None:
         """Send it all, or raise `ClientGone` if the client takes nothing of it for too long.
 
-        If it ``may_wait``, the rest is left for `send_rest`, and no thread waits.
+        If it ``may_wait``, the rest is left for `send_rest` or for the next `send`, and no thread waits.
         """
-        unsent = self._try_to_send(memoryview(data))
+        unsent = self._try_to_send(memoryview(b"".join((self._unsent, data)) if self._unsent else data))
         while unsent and not may_wait:
             if not self._wait_until_writable():
                 raise ClientGone("the client takes nothing of its answer")
@@ -166,6 +166,11 @@ class Connection:
         except OSError:
             return False
         return True
+
+    def end_sending(self) -> None:
+        """The same, and forget what could not be sent."""
+        self._unsent = memoryview(b"")
+        self.end_answer()
 
     def linger(self) -> bool:
         """Throw away what the client still sends. To close before it has hung up could cut off what it has

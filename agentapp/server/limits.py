@@ -8,6 +8,8 @@ BODY_SECONDS = 30.0
 BODY_GRACE_SECONDS = 10.0
 BODY_BYTES_A_SECOND = 500
 SEND_SECONDS = 30.0  # without the client taking anything of its answer
+# A stream that no thread may wait for: what is beyond the system's own buffer waits here.
+MAX_BEHIND_BYTES = 64 * 1024
 LINGER_SECONDS = 2.0  # for the client to hang up, after an answer that was the last one
 MAX_LINGER_BYTES = 256 * 1024
 
@@ -34,3 +36,5 @@ UNREADABLE = "agentapp.unreadable"
 HAS_BEGUN = "agentapp.has_begun"
 # The slot that was taken for a page when its request came in, or why there was none.
 PAGE_SLOT = "agentapp.page_slot"
+# The client of this request, to be written to while its answer is still being made: see `Answer.send_now`.
+CLIENT = "agentapp.client"

@@ -34,6 +34,7 @@ from agentapp.storage.db import Database
 from agentapp.storage.locks import lock_chat
 from agentapp.storage.models import Message, Turn
 from agentapp.storage.owned import OWNER, in_session, owner_parameters
+from agentapp.storage.statements import Statement
 from agentapp.storage.turn_rows import rendered_of, stored_turn
 from agentapp.storage.values import BranchPage, StoredMessage, Versions
 
@@ -127,7 +128,7 @@ MESSAGES_UP_TO = _messages_up_to(bindparam("last"))
 USER_MESSAGE = select(Message.content).where(
     in_session(OWNER, Message), Message.turn_id == bindparam("turn"), Message.role == "user"
 )
-KEEP_HTML = (
+KEEP_HTML = Statement(
     update(Message)
     .where(in_session(OWNER, Message), Message.seq == bindparam("at"))
     .values(html=bindparam("kept"), renderer=bindparam("made_by"))
@@ -186,9 +187,9 @@ class Branches:
             for seq, made in sorted(rendered.items())
         ]
         self._db.disk.require_reserve()  # it can be made again, so it must not take the last of the disk
-        with self._db.writing() as db:
-            lock_chat(db.connection(), scope)
-            db.connection().execute(KEEP_HTML, values)
+        with self._db.transaction() as db:
+            lock_chat(db, scope)
+            db.run_many(KEEP_HTML, values)
 
 
 def _page(

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
-from sqlalchemy import ColumnElement, Connection, and_, delete, select, tuple_
-from sqlalchemy.orm import Session, aliased
+from sqlalchemy import ColumnElement, and_, delete, func, select, tuple_
+from sqlalchemy.orm import aliased
 
 from agentapp.guardrails.cell import Key
 from agentapp.guardrails.operator import StoredCell
 from agentapp.storage.db import Database
-from agentapp.storage.models import ChatSession, GuardrailCell, Tenant, User
+from agentapp.storage.models import ChatSession, GuardrailCell, LiveTurn, Tenant, User
 from agentapp.storage.names import normalise_name
+from agentapp.storage.statements import DriverConnection
 
 TABLE = GuardrailCell.__tablename__
 COLUMNS = ("scope", "id", "state", "mark", "updated_at")
@@ -22,33 +23,44 @@ COLUMNS = ("scope", "id", "state", "mark", "updated_at")
 class CellStore:
     """A `guardrails.registry.Store`, and also the store that operators and sign-in need.
 
-    Some of its statements are plain SQL for the driver. Every turn runs four of them, and building them with
-    SQLAlchemy took longer than all decisions of the guardrails.
+    Some of its statements are plain SQL for the driver: how many cells they are about differs.
     """
 
     def __init__(self, db: Database) -> None:
         self._db = db
         self._locks_rows = db.engine.dialect.name != "sqlite"  # On SQLite the whole transaction is one lock.
-        parameter = "%s" if self._locks_rows else "?"  # as the driver writes it
-        self._match_key = f"(scope = {parameter} AND id = {parameter})"
-        values = ", ".join([parameter] * len(COLUMNS))
-        insert = f"INSERT INTO {TABLE} ({', '.join(COLUMNS)}) VALUES ({values})"  # noqa: S608 - names of our own
-        self._claim = f"{insert} ON CONFLICT DO NOTHING"
-        changed = ", ".join(f"{column} = excluded.{column}" for column in COLUMNS[2:])
-        self._upsert = f"{insert} ON CONFLICT (scope, id) DO UPDATE SET {changed}"
+        self._parameter = "%s" if self._locks_rows else "?"  # as the driver writes it
 
     @contextmanager
     def transaction(self) -> Iterator[CellRows]:
-        with self._db.writing() as db:
+        with self._db.transaction() as db:
             yield self.rows(db)
 
-    def rows(self, db: Session) -> CellRows:
+    def rows(self, db: DriverConnection) -> CellRows:
         """The rows as part of an open transaction."""
-        return CellRows(self, db.connection())
+        return CellRows(self, db)
 
     def look(self, keys: Sequence[Key]) -> Mapping[Key, str]:
-        with self._db.reading() as db:
-            return self._select_states(db.connection(), keys, lock=False)
+        with self._db.looking() as db:
+            return _states(db.run_text(self.select(len(keys)), _parts(keys)))
+
+    def select(self, keys: int, *, lock: bool = False) -> str:
+        match_keys = " OR ".join([f"(scope = {self._parameter} AND id = {self._parameter})"] * keys)
+        query = f"SELECT scope, id, state FROM {TABLE} WHERE {match_keys}"  # noqa: S608 - names of our own
+        # The lock order: always the same, because otherwise two transactions could wait for each other. The
+        # provider's row comes last and so is held for the shortest time.
+        return f"{query} ORDER BY scope DESC, id FOR UPDATE" if lock else query
+
+    def claim(self, rows: int) -> str:
+        return f"{self._insert(rows)} ON CONFLICT DO NOTHING"
+
+    def upsert(self, rows: int) -> str:
+        changed = ", ".join(f"{column} = excluded.{column}" for column in COLUMNS[2:])
+        return f"{self._insert(rows)} ON CONFLICT (scope, id) DO UPDATE SET {changed}"
+
+    def _insert(self, rows: int) -> str:
+        row = f"({', '.join([self._parameter] * len(COLUMNS))})"
+        return f"INSERT INTO {TABLE} ({', '.join(COLUMNS)}) VALUES {', '.join([row] * rows)}"  # noqa: S608 - names of our own
 
     def release(self) -> None:
         self._db.release()
@@ -67,10 +79,13 @@ class CellStore:
             query = query.where(cell.mark != "").order_by(cell.mark.desc())
         query = query.order_by(cell.scope, cell.updated_at.desc(), cell.id)
         with self._db.reading() as db:
+            running = db.scalar(select(func.count()).select_from(LiveTurn)) or 0
             for scope, id, state, updated_at, *names in db.execute(query.execution_options(yield_per=1000)):
                 user, tenant, session_owner = names
                 name = session_owner if scope == "session" else user or tenant
-                yield StoredCell(Key(scope, id), name or "", state, updated_at)
+                yield StoredCell(
+                    Key(scope, id), name or "", state, updated_at, running if scope == "provider" else 0
+                )
 
     def key_of(self, scope: str, name: str) -> Key | None:
         """The key of the session, user or tenant with that id. Users and tenants are found by name too.
@@ -98,61 +113,57 @@ class CellStore:
             if found:
                 db.execute(delete(cell).where(tuple_(cell.scope, cell.id).in_(found)))
 
-    def _select_states(self, connection: Connection, keys: Sequence[Key], *, lock: bool) -> dict[Key, str]:
-        match_keys = " OR ".join([self._match_key] * len(keys))
-        query = f"SELECT scope, id, state FROM {TABLE} WHERE {match_keys}"  # noqa: S608 - names of our own
-        if lock:
-            # The lock order: always the same, because otherwise two transactions could wait for each other.
-            # The provider's row, which every turn needs, comes last and so is held for the shortest time.
-            query += " ORDER BY scope DESC, id FOR UPDATE"
-        found = connection.exec_driver_sql(query, tuple(part for key in keys for part in key))
-        return {Key(scope, id): state for scope, id, state in found}
-
 
 class CellRows:
     """The rows as one transaction sees them: a `guardrails.registry.Rows`."""
 
-    def __init__(self, store: CellStore, connection: Connection) -> None:
-        self._store, self._connection = store, connection
+    def __init__(self, store: CellStore, db: DriverConnection) -> None:
+        self._store, self._db = store, db
 
-    def read(self, keys: Sequence[Key]) -> Mapping[Key, str]:
-        store, connection = self._store, self._connection
-        found = store._select_states(connection, keys, lock=False)
+    def read(self, keys: Sequence[Key], unlocked: Sequence[Key] = ()) -> Mapping[Key, str]:
+        store, run = self._store, self._db.run_text
         if not store._locks_rows:
-            return found
+            every = (*keys, *unlocked)
+            return _states(run(store.select(len(every)), _parts(every)))
+        seen = run(store.select(len(unlocked)), _parts(unlocked)) if unlocked else ()
         while True:
-            self._claim([key for key in keys if key not in found])
-            found = store._select_states(connection, keys, lock=True)
+            self._claim(keys)
+            found = _states(run(store.select(len(keys), lock=True), _parts(keys)))
             if all(key in found for key in keys):  # No other transaction removed one in between.
-                return found
+                return {**_states(seen), **found}
 
-    def _claim(self, missing: list[Key]) -> None:
+    def _claim(self, keys: Sequence[Key]) -> None:
         """Make the rows that do not exist, because only an existing row can be locked.
 
         The first transaction inserts an empty row. The others wait here until the first one has ended.
         No row is locked before this step: a transaction that holds one row while it inserts another could
         meet one that does the opposite, and each would wait for the other.
         """
-        if missing:
-            missing.sort(key=lambda key: key.id)
-            missing.sort(
-                key=lambda key: key.scope, reverse=True
-            )  # This is the lock order of `_select_states`.
-            rows = [_row(key, "{}", "") for key in missing]
-            self._connection.exec_driver_sql(self._store._claim, rows)
+        in_order = sorted(sorted(keys, key=lambda key: key.id), key=lambda key: key.scope, reverse=True)
+        rows = [part for key in in_order for part in _row(key, "{}", "")]
+        self._db.run_text(self._store.claim(len(keys)), rows)
 
     def write(self, rows: Sequence[tuple[Key, str, str]]) -> None:
         if rows:
-            self._connection.exec_driver_sql(self._store._upsert, [_row(*row) for row in rows])
+            parts = [part for row in rows for part in _row(*row)]
+            self._db.run_text(self._store.upsert(len(rows)), parts)
 
     def remove(self, key: Key) -> None:
-        self._connection.execute(
-            delete(GuardrailCell).where(GuardrailCell.scope == key.scope, GuardrailCell.id == key.id)
-        )
+        parameter = self._store._parameter
+        gone = f"DELETE FROM {TABLE} WHERE scope = {parameter} AND id = {parameter}"  # noqa: S608 - names of our own
+        self._db.run_text(gone, key)
 
 
 def _row(key: Key, text: str, mark: str) -> tuple[str, str, str, str, float]:
     return (*key, text, mark, time.time())
+
+
+def _parts(keys: Sequence[Key]) -> list[str]:
+    return [part for key in keys for part in key]
+
+
+def _states(found: Iterable[tuple[str, str, str]]) -> dict[Key, str]:
+    return {Key(scope, id): state for scope, id, state in found}
 
 
 def _owned_by(user: type[User]) -> ColumnElement[bool]:

@@ -6,23 +6,37 @@ Turns are written, and chats deleted, in ``storage.turns``.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
 
-from sqlalchemy import select, update
+from sqlalchemy import bindparam, insert, select, update
 
 from agentapp.errors import NotFound
 from agentapp.isolation import Scope, UserScope, new_id
 from agentapp.storage.db import Database
 from agentapp.storage.locks import lock_chat, lock_user
 from agentapp.storage.models import ChatSession, Message, Turn
-from agentapp.storage.owned import in_session, owned_by, this_session
+from agentapp.storage.owned import OWNER, in_session, owned_by, owner_parameters, this_session
 from agentapp.storage.room import Room
 from agentapp.storage.search import index_title, newest_matches
+from agentapp.storage.statements import Statement
 from agentapp.storage.turn_rows import stored_turn
 from agentapp.storage.values import Chat, StoredMessage, Transcript, utc_now
 from agentapp.storage.words import first_place
 from agentapp.turns.values import UNTITLED
 
 MAX_PASSAGE_CHARS = 160
+CHAT_COLUMNS = (ChatSession.id, ChatSession.title, ChatSession.created_at, ChatSession.updated_at)
+ADD_CHAT = Statement(insert(ChatSession))
+GET_CHAT = Statement(select(*CHAT_COLUMNS).where(this_session(OWNER)))
+RENAME_CHAT = Statement(update(ChatSession).where(this_session(OWNER)), ("title",))
+NEWEST_CHATS = Statement(
+    select(*CHAT_COLUMNS)
+    .where(ChatSession.tenant_id == OWNER.tenant_id, ChatSession.user_id == OWNER.user_id)
+    .order_by(ChatSession.updated_at.desc(), ChatSession.id)
+    .offset(bindparam("skipped"))
+    .limit(bindparam("most"))
+)
 MESSAGE_COLUMNS = (Message.seq, Message.turn_id, Message.role, Message.content, Message.created_at)
 
 
@@ -33,20 +47,13 @@ class Chats:
 
     def create(self, scope: UserScope) -> Chat:
         now = utc_now()
-        row = ChatSession(
-            id=new_id(),
-            tenant_id=scope.tenant_id,
-            user_id=scope.user_id,
-            title=UNTITLED,
-            created_at=now,
-            updated_at=now,
-        )
-        with self._db.writing() as db:
-            self._room.require(db.connection(), scope, lock_user(db.connection(), scope))
-            db.add(row)
-            db.flush()  # before its entry, which refers to it
-            index_title(db.connection(), scope.within(row.id), row.title)
-            return _chat(row)
+        chat = Chat(new_id(), UNTITLED, now, now)
+        owner = {"tenant_id": scope.tenant_id, "user_id": scope.user_id}
+        with self._db.transaction() as db:
+            self._room.require(db, scope, lock_user(db, scope))
+            db.run(ADD_CHAT, {**owner, **asdict(chat)})
+            index_title(db, scope.within(chat.id), chat.title)
+        return chat
 
     def page(
         self, scope: UserScope, *, words: str = "", page: int = 1, size: int = 30
@@ -55,24 +62,28 @@ class Chats:
 
         With ``words``, only those that have a message or a title with all of them.
         """
-        query = select(ChatSession).where(owned_by(scope, ChatSession))
-        if words:
-            matches = newest_matches(self._dialect, scope, words)
-            if matches is None:
-                return [], False
-            chats = select(matches.c.session_id).distinct().subquery()
-            query = query.join(chats, chats.c.session_id == ChatSession.id)
+        rows = self._found(scope, words, (page - 1) * size, size + 1)
+        return [Chat(*row) for row in rows[:size]], len(rows) > size
+
+    def _found(self, scope: UserScope, words: str, skipped: int, most: int) -> Sequence[Any]:
+        if not words:
+            owner = {"own_tenant": scope.tenant_id, "own_user": scope.user_id}
+            return self._db.look(NEWEST_CHATS, {**owner, "skipped": skipped, "most": most})
+        matches = newest_matches(self._dialect, scope, words)
+        if matches is None:
+            return []
+        found = select(matches.c.session_id).distinct().subquery()
+        query = select(*CHAT_COLUMNS).where(owned_by(scope, ChatSession))
+        query = query.join(found, found.c.session_id == ChatSession.id)
         query = query.order_by(ChatSession.updated_at.desc(), ChatSession.id)
         with self._db.reading() as db:
-            rows = db.scalars(query.offset((page - 1) * size).limit(size + 1)).all()
-            return [_chat(row) for row in rows[:size]], len(rows) > size
+            return db.execute(query.offset(skipped).limit(most)).all()
 
     def get(self, scope: Scope) -> Chat:
-        with self._db.reading() as db:
-            row = db.scalar(select(ChatSession).where(this_session(scope)))
-            if row is None:
-                raise NotFound("There is no such chat.")
-            return _chat(row)
+        found = self._db.look(GET_CHAT, owner_parameters(scope))
+        if not found:
+            raise NotFound("There is no such chat.")
+        return Chat(*found[0])
 
     def transcript(self, scope: Scope) -> Transcript:
         chat = self.get(scope)
@@ -85,12 +96,12 @@ class Chats:
             return Transcript(chat, stored, tuple(messages))
 
     def rename(self, scope: Scope, title: str) -> None:
-        with self._db.writing() as db:
-            if (chat := lock_chat(db.connection(), scope)) is None:
+        with self._db.transaction() as db:
+            if (chat := lock_chat(db, scope)) is None:
                 raise NotFound("There is no such chat.")
-            self._room.require(db.connection(), scope, chat.stored_bytes)
-            db.execute(update(ChatSession).where(this_session(scope)).values(title=title))
-            index_title(db.connection(), scope, title)
+            self._room.require(db, scope, chat.stored_bytes)
+            db.run(RENAME_CHAT, {**owner_parameters(scope), "title": title})
+            index_title(db, scope, title)
 
     def search(self, scope: Scope, words: str, limit: int) -> Sequence[tuple[str, str, str]]:
         """Passages with these words in the user's other chats, newest first. Each is title, day, passage."""
@@ -109,10 +120,6 @@ class Chats:
         with self._db.reading() as db:
             found = db.execute(hits).all()
         return [(title, f"{when:%Y-%m-%d}", _passage(content, words)) for title, when, content in found]
-
-
-def _chat(row: ChatSession) -> Chat:
-    return Chat(row.id, row.title, row.created_at, row.updated_at)
 
 
 def _passage(content: str, words: str) -> str:

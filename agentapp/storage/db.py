@@ -2,32 +2,29 @@
 
 from __future__ import annotations
 
-import os
 import sqlite3
 import threading
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from pathlib import Path
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any
 
-from sqlalchemy import Connection, Engine, create_engine, event, exc, text
+from sqlalchemy import Engine, PoolProxiedConnection, exc, text
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
 from agentapp.errors import NotBound, StatementTimeout, StorageUnavailable
-from agentapp.instance import make_private
 from agentapp.isolation import Binder
 from agentapp.storage.disk import Disk, is_disk_full
+from agentapp.storage.engines import (
+    MAX_CONNECTIONS,
+    QUEUE_WAIT_SECONDS,
+    begin_writing,
+    make_engine,
+    make_sqlite_writer,
+)
+from agentapp.storage.statements import CompiledStatements, DriverConnection, Row, Statement, Values
 from agentapp.storage.time_limit import limit_statements, took_too_long
 from agentapp.storage.write_permits import WritePermits
 
-CONNECT_SECONDS = 10.0
-LOCK_WAIT_SECONDS = 10.0  # for a lock that another process or another transaction holds
-LOCK_RETRY_SECONDS = 0.001  # between two tries to get SQLite's write lock
-# For the threads of this process that came first. It is long, so that when many come at once all of them are
-# served, though some are late.
-QUEUE_WAIT_SECONDS = 30.0
-MAX_CONNECTIONS = 30  # of one process to PostgreSQL
 POSTGRES_UNDEFINED_TABLE = "42P01"  # SQLite has no code of its own for this error
 
 
@@ -49,12 +46,15 @@ class Database:
     ) -> None:
         self.engine = make_engine(url)
         is_sqlite = self.engine.dialect.name == "sqlite"
+        self.writing_engine = make_sqlite_writer(url) if is_sqlite else self.engine
         self.disk = Disk(self.engine.url.database if is_sqlite else None, disk_reserve)
         if statement_seconds is not None:
-            limit_statements(self.engine, statement_seconds)
+            for engine in {self.engine, self.writing_engine}:
+                limit_statements(engine, statement_seconds)
         self._binder = binder
+        self._statements = CompiledStatements(self.engine.dialect)
         self._readers = scoped_session(sessionmaker(self.engine), scopefunc=self._reader_key)
-        self._writers = sessionmaker(self.engine.execution_options(agentapp_writes=True))
+        self._writers = sessionmaker(self.writing_engine)
         # SQLite lets one writer in at a time. To wait for it in SQLite's own busy loop is slow and unfair,
         # so one lock for the whole process stands in front of it and keeps the queue short and in order.
         # PostgreSQL has no such limit, but writers get only half of the connections: when many messages
@@ -70,17 +70,51 @@ class Database:
             yield self._readers()
 
     @contextmanager
-    def writing(self, *, urgent: bool = False) -> Iterator[Session]:
-        """One short write transaction: committed at the end, rolled back on any error. One that is ``urgent``
-        goes before all others of this process that wait.
+    def writing(self) -> Iterator[Session]:
+        """One short write transaction: committed at the end, rolled back on any error.
 
         The scope's reading connection is given back first. If every thread kept one while it waited
         for a second, the pool would run empty and all of them would wait for ever.
         """
         self.release()
-        permit = self._write_permits.held(QUEUE_WAIT_SECONDS, urgent=urgent)
-        with permit, _translating_errors(self.disk), self._writers.begin() as db:
+        with self._permit(), _translating_errors(self.disk), self._writers.begin() as db:
             yield db
+
+    @contextmanager
+    def transaction(self, *, urgent: bool = False) -> Iterator[DriverConnection]:
+        """The same on the driver's own connection, for statements that are compiled once. One that is
+        ``urgent`` goes before all others of this process that wait.
+
+        On PostgreSQL the statements go to the server together as far as nobody asks for their results. So an
+        error may be raised by a later one, or at the end.
+        """
+        self.release()
+        with (
+            self._permit(urgent=urgent),
+            _translating_errors(self.disk),
+            self._borrowed(self.writing_engine) as borrowed,
+        ):
+            yield from self._transaction_on(borrowed)
+
+    @contextmanager
+    def looking(self) -> Iterator[DriverConnection]:
+        """A connection for statements that only read, each by itself. It takes no part in the scope's db, and
+        must be given back soon.
+        """
+        with (
+            _translating_errors(self.disk),
+            self._borrowed(self.engine) as borrowed,
+            _in_our_own_words(borrowed.dbapi_connection),
+        ):
+            yield self._driver_connection(borrowed)
+
+    def look(self, statement: Statement, values: Values) -> list[Row]:
+        with self.looking() as db:
+            return db.run(statement, values).all()
+
+    def compile(self, statements: Iterable[Statement]) -> None:
+        """Have them ready before they are run for the first time."""
+        self._statements.compile(statements)
 
     def release(self) -> None:
         """Give the bound scope's connection back, at the end of every binding and before every write."""
@@ -102,110 +136,81 @@ class Database:
     def close(self) -> None:
         """Close the connections that are not in use."""
         self.engine.dispose()
+        self.writing_engine.dispose()
 
     def open_readers(self) -> int:
         """How many request-scoped db sessions are open. If some leak, this number grows."""
         return len(self._readers.registry.registry)
 
+    def _permit(self, *, urgent: bool = False) -> AbstractContextManager[None]:
+        return self._write_permits.held(QUEUE_WAIT_SECONDS, urgent=urgent)
+
+    @contextmanager
+    def _borrowed(self, engine: Engine) -> Iterator[PoolProxiedConnection]:
+        """A connection of the pool. If it broke, it does not go back to it."""
+        borrowed = None
+        try:
+            borrowed = engine.raw_connection()
+            yield borrowed
+        except self._driver_error as error:
+            if borrowed is not None and _is_broken(borrowed):
+                borrowed.invalidate(error)
+            self._statements.translate(error)
+        finally:
+            if borrowed is not None:
+                borrowed.close()
+
+    def _transaction_on(self, borrowed: PoolProxiedConnection) -> Iterator[DriverConnection]:
+        connection = self._driver_connection(borrowed)
+        if self.engine.dialect.name == "sqlite":
+            begin_writing(borrowed.cursor())
+            yield connection
+            connection.run_text("COMMIT")
+            return
+        raw: Any = borrowed.dbapi_connection
+        with _in_our_own_words(raw):
+            try:
+                with raw.pipeline():
+                    connection.run_text("BEGIN")
+                    yield connection
+                    connection.run_text("COMMIT")
+            except BaseException:
+                if not raw.closed:
+                    connection.run_text("ROLLBACK")
+                raise
+
+    def _driver_connection(self, borrowed: PoolProxiedConnection) -> DriverConnection:
+        clock = borrowed.info.get("statement_clock")
+        return DriverConnection(borrowed.dbapi_connection, self._statements, clock)
+
+    @property
+    def _driver_error(self) -> type[Exception]:
+        error: type[Exception] = self.engine.dialect.loaded_dbapi.Error
+        return error
+
     def _reader_key(self) -> tuple[str, int]:
         return self._binder.current().request_id, threading.get_ident()
 
 
-def make_engine(url: str) -> Engine:
-    """Its errors do not show the parameters: errors go to the log, and what people wrote must not."""
-    if url.startswith("sqlite"):
-        engine = create_engine(
-            url,
-            hide_parameters=True,
-            max_overflow=-1,  # a SQLite connection is only an open file, and each thread has at most one
-            connect_args={"timeout": LOCK_WAIT_SECONDS, "check_same_thread": False},
-        )
-        event.listen(engine, "connect", _configure_sqlite)
-        event.listen(engine, "begin", _begin_sqlite)
-    else:
-        engine = create_engine(
-            url,
-            hide_parameters=True,
-            pool_size=MAX_CONNECTIONS // 3,
-            max_overflow=MAX_CONNECTIONS - MAX_CONNECTIONS // 3,
-            pool_timeout=QUEUE_WAIT_SECONDS,
-            pool_pre_ping=True,
-            connect_args={"connect_timeout": int(CONNECT_SECONDS)},
-        )
-        event.listen(engine, "connect", _configure_postgres)
-    event.listen(engine, "connect", _remember_pid)
-    event.listen(engine, "checkout", _refuse_inherited)
-    return engine
+def _is_broken(borrowed: PoolProxiedConnection) -> bool:
+    """A SQLite connection is a file, and does not break off."""
+    return bool(getattr(borrowed.dbapi_connection, "closed", False))
 
 
-def _configure_sqlite(connection: sqlite3.Connection, record: Any) -> None:
-    _make_files_private(connection)
-    connection.isolation_level = None  # transactions are begun by _begin_sqlite, not by the driver
-    cursor = connection.cursor()
-    for pragma in ("journal_mode = WAL", "synchronous = NORMAL", "foreign_keys = ON"):
-        cursor.execute(f"PRAGMA {pragma}")
-    cursor.close()
-
-
-def _make_files_private(connection: sqlite3.Connection) -> None:
-    """Before SQLite makes the other two files, which get the mode of the first."""
-    for _, _, file in connection.execute("PRAGMA database_list").fetchall():
-        if file:
-            make_private(Path(file + ending) for ending in ("", "-wal", "-shm"))
-
-
-def _configure_postgres(connection: Any, record: Any) -> None:
-    """A transaction that never ends must not make all others wait for ever for the rows it has locked."""
-    connection.execute(f"SET lock_timeout = '{LOCK_WAIT_SECONDS:.0f}s'")
-    connection.commit()
-
-
-def _begin_sqlite(connection: Connection) -> None:
-    """A writer takes the write lock when it begins. A reader that turns into a writer later fails under load,
-    however long the timeout is.
+@contextmanager
+def _in_our_own_words(connection: Any) -> Iterator[None]:
+    """A transaction is begun and ended only by statements of ours, or there is none. PostgreSQL's driver
+    would ask the server to begin one, and again to end it, and wait for the answer each time.
     """
-    writes = connection.get_execution_options().get("agentapp_writes")
-    if writes and _try_to_begin_writing(connection):
+    if isinstance(connection, sqlite3.Connection):
+        yield  # it is set so for good: see `_configure_sqlite`
         return
-    connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
-
-
-def _try_to_begin_writing(connection: Connection) -> bool:
-    """Begin a transaction with the write lock, if it can be had in time. Returns whether it was.
-
-    SQLite itself sleeps between its tries for up to a tenth of a second. A process that sleeps for so long is
-    often too late again.
-    """
-    cursor = connection.connection.cursor()
-    ends = time.monotonic() + LOCK_WAIT_SECONDS
+    connection.autocommit = True
     try:
-        cursor.execute("PRAGMA busy_timeout = 0")
-        while time.monotonic() < ends:
-            try:
-                cursor.execute("BEGIN IMMEDIATE")
-            except sqlite3.OperationalError as error:
-                if error.sqlite_errorcode != sqlite3.SQLITE_BUSY:
-                    return False
-                time.sleep(LOCK_RETRY_SECONDS)
-            else:
-                return True
-        return False
+        yield
     finally:
-        cursor.execute(f"PRAGMA busy_timeout = {LOCK_WAIT_SECONDS * 1000:.0f}")
-        cursor.close()
-
-
-def _remember_pid(connection: Any, record: Any) -> None:
-    record.info["pid"] = os.getpid()
-
-
-def _refuse_inherited(connection: Any, record: Any, proxy: Any) -> None:
-    """A connection that was opened before a fork belongs to the parent. Two processes on one connection would
-    get each other's answers.
-    """
-    if record.info["pid"] != os.getpid():
-        record.dbapi_connection = proxy.dbapi_connection = None
-        raise exc.DisconnectionError("this connection was opened by another process")
+        if not connection.closed:
+            connection.autocommit = False
 
 
 @contextmanager

@@ -9,6 +9,7 @@ import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 from types import MappingProxyType
+from typing import Any
 
 from sqlalchemy import (
     ColumnElement,
@@ -34,6 +35,7 @@ from agentapp.isolation import Scope, new_id
 from agentapp.storage.db import Database
 from agentapp.storage.models import LiveTurn, TurnEvents
 from agentapp.storage.owned import in_session
+from agentapp.storage.statements import Statement
 from agentapp.storage.values import utc_now
 from agentapp.turns.values import Lease, NewEvents
 
@@ -75,16 +77,31 @@ def _renew(ids: Select[str]) -> Update:
     return update(LiveTurn).where(LiveTurn.turn_id.in_(free)).values(lease_until=bindparam("until"))
 
 
-ADD_EVENTS = MappingProxyType({"sqlite": _add_events_on_sqlite(), "postgresql": _add_events_on_postgresql()})
+def _in_one_value(rows: Select[str, bool]) -> Mapping[str, Statement]:
+    """All of them as one JSON text: SQLite's driver gives way to other threads at every row."""
+    each = rows.subquery()
+    pair = each.c.turn_id, each.c.stop_asked
+    return MappingProxyType(
+        {
+            "sqlite": Statement(select(func.json_group_array(func.json_array(*pair)))),
+            "postgresql": Statement(select(func.json_agg(func.json_build_array(*pair)))),
+        }
+    )
+
+
+ADD_EVENTS = MappingProxyType(
+    {"sqlite": Statement(_add_events_on_sqlite()), "postgresql": Statement(_add_events_on_postgresql())}
+)
 RENEW = MappingProxyType(
     {
-        "sqlite": _renew(select(_OF_SQLITE.c.value)),
-        "postgresql": _renew(select(func.json_array_elements_text(cast(_LIST, postgresql.JSON)))),
+        "sqlite": Statement(_renew(select(_OF_SQLITE.c.value))),
+        "postgresql": Statement(_renew(select(func.json_array_elements_text(cast(_LIST, postgresql.JSON))))),
     }
 )
-STOP_REQUESTS = select(LiveTurn.turn_id, LiveTurn.stop_asked).where(LiveTurn.worker == bindparam("of_worker"))
+_MINE = select(LiveTurn.turn_id, LiveTurn.stop_asked).where(LiveTurn.worker == bindparam("of_worker"))
+STOP_REQUESTS = _in_one_value(_MINE)
 # A row that another transaction is just removing is not waited for: that turn has ended.
-STOP_REQUESTS_TO_WRITE = STOP_REQUESTS.with_for_update(read=True, key_share=True, skip_locked=True)
+STOP_REQUESTS_TO_WRITE = _in_one_value(_MINE.with_for_update(read=True, key_share=True, skip_locked=True))
 CHATS = select(LiveTurn.tenant_id, LiveTurn.user_id, LiveTurn.session_id)
 
 
@@ -92,24 +109,26 @@ class SqlLiveTurnStore:
     """A `turns.stores.LiveTurnStore`."""
 
     def __init__(self, db: Database) -> None:
-        self._db, self._dialect = db, db.engine.dialect.name
+        self._db, dialect = db, db.engine.dialect.name
+        self._add_events, self._renew = ADD_EVENTS[dialect], RENEW[dialect]
+        self._stop_requests, self._to_write = STOP_REQUESTS[dialect], STOP_REQUESTS_TO_WRITE[dialect]
+        db.compile((self._add_events, self._renew, self._stop_requests, self._to_write))
 
     def write(self, new: Sequence[NewEvents], worker: str) -> Mapping[str, bool]:
-        with self._db.writing() as db:
-            run = db.connection().execute
-            alive = dict(run(STOP_REQUESTS_TO_WRITE, {"of_worker": worker}).all())
+        with self._db.transaction() as db:
+            alive = _pairs(db.run(self._to_write, {"of_worker": worker}).scalar())
             if rows := [_row(each) for each in new if each.turn_id in alive]:
-                run(ADD_EVENTS[self._dialect], {"list": json.dumps(rows)})
+                db.run(self._add_events, {"list": json.dumps(rows)})
             return alive
 
     def renew(self, turn_ids: Collection[str], lease: Lease) -> None:
         values = {"list": json.dumps(list(turn_ids)), "of_worker": lease.worker}
-        with self._db.writing(urgent=True) as db:
-            db.connection().execute(RENEW[self._dialect], {**values, "until": utc_now() + lease.length})
+        with self._db.transaction(urgent=True) as db:
+            db.run(self._renew, {**values, "until": utc_now() + lease.length})
 
     def stop_requests(self, worker: str) -> Mapping[str, bool]:
-        with self._db.reading() as db:
-            return dict(db.connection().execute(STOP_REQUESTS, {"of_worker": worker}).all())
+        ((found,),) = self._db.look(self._stop_requests, {"of_worker": worker})
+        return _pairs(found)
 
     def still_running(self, turn_ids: Collection[str]) -> set[str]:
         with self._db.reading() as db:
@@ -160,6 +179,12 @@ class SqlLiveTurnStore:
         # The caller goes on under other scopes, and no thread may hold two connections at once.
         self._db.release()
         return found
+
+
+def _pairs(found: Any) -> dict[str, bool]:
+    """On SQLite the value is text, on PostgreSQL what was in it; nothing if there are no rows."""
+    pairs = json.loads(found) if isinstance(found, str) else found or ()
+    return {turn_id: bool(asked) for turn_id, asked in pairs}
 
 
 def _newer(scope: Scope, turn_id: str, number: int) -> ColumnElement[bool]:

@@ -9,20 +9,21 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from sqlalchemy import Connection, and_, select
+from sqlalchemy import and_, select
 
 from agentapp.isolation import Scope, UserScope
 from agentapp.storage.models import ChatSession, User
 from agentapp.storage.owned import OWNER, owner_parameters, this_session
+from agentapp.storage.statements import DriverConnection, Statement
 
 # `key_share` leaves out those who only refer to the row, such as a new login of the same user.
-LOCK_CHAT = (
+LOCK_CHAT = Statement(
     select(ChatSession.title, User.stored_bytes)
     .join(User, User.id == ChatSession.user_id)
     .where(this_session(OWNER))
     .with_for_update(key_share=True)
 )
-LOCK_USER = (
+LOCK_USER = Statement(
     select(User.stored_bytes)
     .where(and_(User.id == OWNER.user_id, User.tenant_id == OWNER.tenant_id))
     .with_for_update(key_share=True)
@@ -34,14 +35,14 @@ class LockedChat(NamedTuple):
     stored_bytes: int  # of its user, in all chats
 
 
-def lock_chat(db: Connection, scope: Scope) -> LockedChat | None:
+def lock_chat(db: DriverConnection, scope: Scope) -> LockedChat | None:
     """None if there is no such chat, or none of this user."""
-    found = db.execute(LOCK_CHAT, owner_parameters(scope)).first()
-    return None if found is None else LockedChat(found.title, found.stored_bytes)
+    found = db.run(LOCK_CHAT, owner_parameters(scope)).first()
+    return None if found is None else LockedChat(*found)
 
 
-def lock_user(db: Connection, scope: UserScope) -> int:
+def lock_user(db: DriverConnection, scope: UserScope) -> int:
     """How much the user keeps, in bytes."""
     owner = {"own_tenant": scope.tenant_id, "own_user": scope.user_id}
-    stored: int | None = db.execute(LOCK_USER, owner).scalar()
+    stored: int | None = db.run(LOCK_USER, owner).scalar()
     return stored or 0

@@ -153,6 +153,8 @@ class Turn(InSession, Base):
     input_tokens: Mapped[int]
     output_tokens: Mapped[int]
     model_calls: Mapped[int]
+    cache_read_tokens: Mapped[int] = mapped_column(server_default="0")
+    cache_write_tokens: Mapped[int] = mapped_column(server_default="0")
     cost_microusd: Mapped[int | None] = mapped_column(BigInteger().with_variant(Integer, "sqlite"))
     started_at: Mapped[datetime]
     ended_at: Mapped[datetime | None]

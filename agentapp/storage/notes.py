@@ -4,16 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sqlalchemy import CursorResult, delete, func, select
+from sqlalchemy import bindparam, delete, func, insert, select
 
 from agentapp.errors import NotFound
 from agentapp.isolation import Scope, new_id
 from agentapp.storage.db import Database
 from agentapp.storage.locks import lock_chat
 from agentapp.storage.models import Note
-from agentapp.storage.owned import in_session
+from agentapp.storage.owned import OWNER, in_session, owner_parameters
 from agentapp.storage.room import Room
+from agentapp.storage.statements import Statement
 from agentapp.storage.values import utc_now
+
+LAST_NUMBER = Statement(select(func.coalesce(func.max(Note.number), 0)).where(in_session(OWNER, Note)))
+ADD_NOTE = Statement(insert(Note))
+REMOVE_NOTE = Statement(
+    delete(Note).where(in_session(OWNER, Note), Note.number == bindparam("at")).returning(Note.number)
+)
 
 
 class Notes:
@@ -25,24 +32,16 @@ class Notes:
 
         Raises `StorageFull` if the user keeps too much already.
         """
-        with self._db.writing() as db:
+        note = {"id": new_id(), "text": text, "created_at": utc_now()}
+        owner = {"tenant_id": scope.tenant_id, "user_id": scope.user_id, "session_id": scope.session_id}
+        with self._db.transaction() as db:
             # The lock on the session's row makes the count below safe on PostgreSQL too.
-            if (chat := lock_chat(db.connection(), scope)) is None:
+            if (chat := lock_chat(db, scope)) is None:
                 raise NotFound("There is no such chat.")
-            self._room.require(db.connection(), scope, chat.stored_bytes)
-            number = (db.scalar(select(func.max(Note.number)).where(in_session(scope, Note))) or 0) + 1
-            db.add(
-                Note(
-                    id=new_id(),
-                    tenant_id=scope.tenant_id,
-                    user_id=scope.user_id,
-                    session_id=scope.session_id,
-                    number=number,
-                    text=text,
-                    created_at=utc_now(),
-                )
-            )
-            return number
+            self._room.require(db, scope, chat.stored_bytes)
+            number: int = db.run(LAST_NUMBER, owner_parameters(scope)).scalar() + 1
+            db.run(ADD_NOTE, {**owner, **note, "number": number})
+        return number
 
     def all(self, scope: Scope) -> Sequence[tuple[int, str]]:
         with self._db.reading() as db:
@@ -52,7 +51,7 @@ class Notes:
             return [(number, text) for number, text in rows]
 
     def remove(self, scope: Scope, number: int) -> bool:
-        with self._db.writing() as db:
-            lock_chat(db.connection(), scope)
-            gone = db.execute(delete(Note).where(in_session(scope, Note), Note.number == number))
-            return isinstance(gone, CursorResult) and gone.rowcount == 1
+        with self._db.transaction() as db:
+            lock_chat(db, scope)
+            gone = db.run(REMOVE_NOTE, {**owner_parameters(scope), "at": number})
+            return gone.first() is not None

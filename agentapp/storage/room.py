@@ -2,44 +2,46 @@
 
 from __future__ import annotations
 
-from sqlalchemy import Connection, bindparam, func, select
+from sqlalchemy import bindparam, func, select
 
 from agentapp.guardrails.storage_quota import StorageQuota, StorageStanding, StoredBytes
 from agentapp.isolation import UserScope
 from agentapp.storage.db import Database
 from agentapp.storage.models import User
+from agentapp.storage.statements import DriverConnection, Statement
 
-OF_USER = select(User.stored_bytes).where(User.id == bindparam("user"), User.tenant_id == bindparam("tenant"))
-OF_TENANT = select(func.sum(User.stored_bytes)).where(User.tenant_id == bindparam("tenant"))
+OF_TENANT = Statement(select(func.sum(User.stored_bytes)).where(User.tenant_id == bindparam("tenant")))
+OF_USER = Statement(
+    select(User.stored_bytes).where(User.id == bindparam("user"), User.tenant_id == bindparam("tenant"))
+)
 
 
 class Room:
     def __init__(self, db: Database, quota: StorageQuota | None = None) -> None:
         self._db, self._quota = db, quota or StorageQuota()
 
-    def require(self, db: Connection, scope: UserScope, stored_bytes: int) -> None:
+    def require(self, db: DriverConnection, scope: UserScope, stored_bytes: int) -> None:
         """Part of a write transaction, which has locked the user and so knows what the user keeps.
 
         Raises `StorageFull` or `DiskFull`.
         """
         self._db.disk.require_reserve()
-        self._quota.check(self._stored(db, scope, stored_bytes))
+        of_tenant = 0
+        if self._quota.tenant is not None:
+            of_tenant = _added_up(db.run(OF_TENANT, {"tenant": scope.tenant_id}).scalar())
+        self._quota.check(StoredBytes(stored_bytes, of_tenant))
 
     def standing(self, scope: UserScope) -> StorageStanding:
         """The decision that the next message would get, and how much of each quota is used."""
         if self._quota == StorageQuota():
             return StorageStanding()
-        with self._db.reading() as reading:
-            db = reading.connection()
-            mine = db.execute(OF_USER, {"user": scope.user_id, "tenant": scope.tenant_id}).scalar()
-            return self._quota.standing(self._stored(db, scope, mine or 0))
+        owner = {"user": scope.user_id, "tenant": scope.tenant_id}
+        of_user, of_tenant = self._db.look(OF_USER, owner), 0
+        if self._quota.tenant is not None:
+            of_tenant = _added_up(self._db.look(OF_TENANT, owner)[0][0])
+        return self._quota.standing(StoredBytes(of_user[0][0] if of_user else 0, of_tenant))
 
-    def _stored(self, db: Connection, scope: UserScope, stored_bytes: int) -> StoredBytes:
-        """What all users of the tenant keep is added up. A row for the sum would be one that they all wait
-        for.
-        """
-        if self._quota.tenant is None:
-            return StoredBytes(stored_bytes)
-        return StoredBytes(
-            stored_bytes, int(db.execute(OF_TENANT, {"tenant": scope.tenant_id}).scalar() or 0)
-        )
+
+def _added_up(stored_bytes: int | None) -> int:
+    """What all users of the tenant keep is added up: they would all wait for a row that had the sum."""
+    return int(stored_bytes or 0)

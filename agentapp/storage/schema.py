@@ -9,11 +9,11 @@ from pathlib import Path
 from sqlalchemy import Connection, Engine, exc, inspect, text
 
 from agentapp.errors import SettingError, StartError, StorageUnavailable
-from agentapp.storage.db import make_engine
+from agentapp.storage.engines import make_engine
 
 # The newest revision in migrations/versions. It is written here, so that a worker can compare it without
 # loading alembic, and a test checks it. Revisions are numbered: an older one sorts before a newer one.
-HEAD = "0008"
+HEAD = "0009"
 
 MISSING = "the database has no tables yet: run `agentapp db upgrade`"
 NO_FULL_TEXT = (

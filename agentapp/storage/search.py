@@ -10,8 +10,6 @@ from types import MappingProxyType
 from sqlalchemy import (
     BindParameter,
     ColumnElement,
-    Connection,
-    Insert,
     Select,
     Subquery,
     bindparam,
@@ -28,6 +26,7 @@ from sqlalchemy.dialects.postgresql import TSQUERY
 from agentapp.isolation import Scope, UserScope
 from agentapp.storage.models import SearchEntry
 from agentapp.storage.owned import OWNER, in_session, owned_by, owner_parameters
+from agentapp.storage.statements import DriverConnection, Statement
 from agentapp.storage.words import asked_words, indexed_words
 
 # A word may be in every message. Of all places that match, only this many of the newest are looked at.
@@ -35,25 +34,31 @@ MAX_MATCHES = 500
 
 _FULL_TEXT = table("search_index", column("rowid"), column("search_index"))  # SQLite's: see migration 0005
 _WORDS: BindParameter[str] = bindparam("indexed")
-ADD_ENTRY: Mapping[str, Insert] = MappingProxyType(
+_ENTRY_COLUMNS = ("tenant_id", "user_id", "session_id", "message_id")
+ADD_ENTRY: Mapping[str, Statement] = MappingProxyType(
     {
-        "sqlite": insert(SearchEntry).inline().values(words=_WORDS),
-        "postgresql": insert(SearchEntry)
-        .inline()
-        .values(words=func.array_to_tsvector(func.string_to_array(_WORDS, " "))),
+        "sqlite": Statement(insert(SearchEntry).inline().values(words=_WORDS), _ENTRY_COLUMNS),
+        "postgresql": Statement(
+            insert(SearchEntry)
+            .inline()
+            .values(words=func.array_to_tsvector(func.string_to_array(_WORDS, " "))),
+            _ENTRY_COLUMNS,
+        ),
     }
 )
-_REMOVE_TITLE = delete(SearchEntry).where(in_session(OWNER, SearchEntry), SearchEntry.message_id.is_(None))
+REMOVE_TITLE = Statement(
+    delete(SearchEntry).where(in_session(OWNER, SearchEntry), SearchEntry.message_id.is_(None))
+)
 
 
-def index_message(db: Connection, scope: Scope, message_id: str, content: str) -> None:
+def index_message(db: DriverConnection, scope: Scope, message_id: str, content: str) -> None:
     """Make a new message of the scope's chat findable. Part of the transaction that writes the message."""
     _add_entry(db, scope, message_id, content)
 
 
-def index_title(db: Connection, scope: Scope, title: str) -> None:
+def index_title(db: DriverConnection, scope: Scope, title: str) -> None:
     """Make the scope's chat findable by this title, and not by the one before."""
-    db.execute(_REMOVE_TITLE, owner_parameters(scope))
+    db.run(REMOVE_TITLE, owner_parameters(scope))
     _add_entry(db, scope, None, title)
 
 
@@ -68,7 +73,7 @@ def newest_matches(dialect: str, scope: UserScope, query: str) -> Subquery | Non
     return _sqlite_matches(scope, asked) if dialect == "sqlite" else _postgresql_matches(scope, asked)
 
 
-def _add_entry(db: Connection, scope: Scope, message_id: str | None, text: str) -> None:
+def _add_entry(db: DriverConnection, scope: Scope, message_id: str | None, text: str) -> None:
     words = indexed_words(scope.user_id, text)
     if words:
         values = {
@@ -78,7 +83,7 @@ def _add_entry(db: Connection, scope: Scope, message_id: str | None, text: str) 
             "message_id": message_id,
             "indexed": words,
         }
-        db.execute(ADD_ENTRY[db.dialect.name], values)
+        db.run(ADD_ENTRY[db.dialect], values)
 
 
 # A word has only letters, digits and marks, so nothing in it can end the quotes or mean anything else.

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, cast
 
-from sqlalchemy import select
+from sqlalchemy import bindparam, select
 from sqlalchemy.orm import Session
 
 from agentapp.events import Event, Rendered, Status, Text, TurnResult, Usage, agent_of, from_json, text_of
 from agentapp.isolation import Scope
 from agentapp.storage.models import Turn, TurnEvents
-from agentapp.storage.owned import in_session
+from agentapp.storage.owned import OWNER, in_session, owner_parameters
+from agentapp.storage.statements import Statement
 from agentapp.storage.values import StoredTurn
+
+EVENTS_SO_FAR = Statement(
+    select(TurnEvents.events)
+    .where(in_session(OWNER, TurnEvents), TurnEvents.turn_id == bindparam("turn"))
+    .order_by(TurnEvents.first)
+)
 
 
 def columns_of(result: TurnResult) -> dict[str, object]:
@@ -31,8 +39,21 @@ def columns_of_usage(result: TurnResult) -> dict[str, object]:
         "input_tokens": result.usage.input_tokens,
         "output_tokens": result.usage.output_tokens,
         "model_calls": result.usage.model_calls,
+        "cache_read_tokens": result.usage.cache_read_tokens,
+        "cache_write_tokens": result.usage.cache_write_tokens,
         "cost_microusd": result.cost_microusd,
     }
+
+
+def usage_of(row: Any) -> Usage:
+    """``row`` has the columns of `columns_of_usage`."""
+    return Usage(
+        row.input_tokens,
+        row.output_tokens,
+        row.model_calls,
+        row.cache_read_tokens,
+        row.cache_write_tokens,
+    )
 
 
 def columns_of_rendered(rendered: Rendered | None) -> dict[str, str | None]:
@@ -53,7 +74,7 @@ def result_of(row: Turn, *, reply: str = "", title: str = "", rendered: Rendered
         agent=row.agent,
         next_agent=row.next_agent,
         title=title,
-        usage=Usage(row.input_tokens, row.output_tokens, row.model_calls),
+        usage=usage_of(row),
         cost_microusd=row.cost_microusd,
         error_code=row.error_code,
         error_message=row.error_message,
@@ -85,6 +106,10 @@ def stored_turn(db: Session, scope: Scope, row: Turn) -> StoredTurn:
 
 def events_so_far(db: Session, scope: Scope, turn_id: str) -> list[Event]:
     """The events of a running turn that have been stored so far."""
-    query = select(TurnEvents.events).where(in_session(scope, TurnEvents), TurnEvents.turn_id == turn_id)
-    rows = db.scalars(query.order_by(TurnEvents.first))
-    return [from_json(kind, data) for events in rows for kind, data in events]
+    rows = db.connection().execute(EVENTS_SO_FAR.built, {**owner_parameters(scope), "turn": turn_id})
+    return events_in(rows.all())
+
+
+def events_in(rows: Sequence[Sequence[Any]]) -> list[Event]:
+    """``rows`` are what `EVENTS_SO_FAR` gives."""
+    return [from_json(kind, data) for (events,) in rows for kind, data in events]

@@ -38,7 +38,7 @@ def find_running(chat: ChatTransaction, guardrails: Guardrails, scope: Scope, le
         chat.add_message(running.id, "assistant", result.reply)
     if running.reservation is not None:
         chat.leave_charge(running.id, Spent.of(result))
-        guardrails.settle(chat.cells, scope, running.reservation, result)
+        guardrails.settle(chat.cells, scope, running.reservation, result, chat.other_running_turns)
     chat.remove_live_turn(running.id)
     return None
 
@@ -52,7 +52,7 @@ def delete_chat(store: TurnStore, guardrails: Guardrails, scope: Scope) -> None:
         if running is not None and running.reservation is not None:
             result = _charged(chat, running, TurnResult("stopped"))
             chat.leave_charge(running.id, Spent.of(result))
-            guardrails.settle(chat.cells, scope, running.reservation, result)
+            guardrails.settle(chat.cells, scope, running.reservation, result, chat.other_running_turns)
         chat.delete_chat()
         chat.cells.remove(Key("session", scope.session_id))
 

@@ -127,10 +127,7 @@ class Subscription(Iterator[NumberedEvent | None]):
         """The next event, or ``None`` if that takes longer."""
         if not self._next and not self._over:
             self._wait(seconds)
-        if self._must_sign_in:
-            raise LoginRequired("Sign in first.")
-        if self.is_cut:
-            raise StopIteration
+        self.raise_if_cut()
         if self._next:
             event = self._next.popleft()
             self._number = event.number
@@ -160,6 +157,12 @@ class Subscription(Iterator[NumberedEvent | None]):
         """End it from another thread: its login is over, or this worker is, or it is displaced."""
         self.is_cut, self._must_sign_in = True, signed_out
         self.feed.wake()
+
+    def raise_if_cut(self) -> None:
+        if self._must_sign_in:
+            raise LoginRequired("Sign in first.")
+        if self.is_cut:
+            raise StopIteration
 
     @property
     def is_displaced(self) -> bool:

@@ -121,6 +121,28 @@ class GiveUpLostTurns:  # agentapp: shared ok - changed by the heartbeat's threa
         return False
 
 
+class PlayDroppedTurns:
+    name = "go on with turns that were left in the middle"
+
+    def __init__(self, local: LocalTurns) -> None:
+        self._local = local
+
+    def run(self, now: float) -> bool:
+        self._local.play_dropped()
+        return False
+
+
+class CountSucceededTurns:
+    name = "tell the provider's breaker how many turns succeeded"
+
+    def __init__(self, guardrails: Guardrails) -> None:
+        self._guardrails = guardrails
+
+    def run(self, now: float) -> bool:
+        self._guardrails.count_succeeded()
+        return False
+
+
 class FollowRemoteTurns:
     name = "follow turns of other workers"
 

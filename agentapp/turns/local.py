@@ -1,13 +1,14 @@
-"""The turns that this worker plays, each on a thread of its own, whether or not anybody reads them."""
+"""The turns that this worker plays, on the thread of who sent the message or on threads of their own."""
 
 from __future__ import annotations
 
 import threading
 import time
+import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from agentapp.agents.drivers.shared import run_in_own_thread
+from agentapp.agents.threads import run_in_own_thread
 from agentapp.errors import TurnFailed, TurnInterrupted, TurnStopped
 from agentapp.isolation import Binder
 from agentapp.turns.feed import Feed
@@ -19,9 +20,12 @@ from agentapp.turns.values import NewEvents, Spent
 class LocalTurn:
     """``written`` is how many of its events are stored, ``stored`` what it had spent when something was
     stored last. Only the heartbeat changes them.
+
+    ``player`` is who pulls the turn. Without one it has a thread of its own.
     """
 
     turn: Turn
+    player: weakref.ref[object] | None = None
     written: int = 0
     stored: Spent | None = None
     _offered: NewEvents | None = None
@@ -47,15 +51,35 @@ class LocalTurns:
         self._changed = threading.Condition(threading.RLock())
         self._turns: dict[str, LocalTurn] = {}
 
+    def add(self, turn: Turn, player: object) -> None:
+        """It is played by somebody who pulls it to its end, and then calls `remove`."""
+        with self._changed:
+            self._turns[turn.id] = LocalTurn(turn, weakref.ref(player))
+
+    def remove(self, turn: Turn) -> None:
+        """It has ended."""
+        with self._changed:
+            del self._turns[turn.id]
+            self._changed.notify_all()
+
     def play(self, turn: Turn) -> Feed:
+        """Play it on a thread of its own."""
         with self._changed:
             self._turns[turn.id] = LocalTurn(turn)
-        try:
-            run_in_own_thread(self._binder.carried(turn.scope, lambda: self._play(turn)), "agentapp-turn")
-        except RuntimeError:  # no more threads can be started
-            turn.halt(TurnFailed("This server is too busy to answer."))
-            self._play(turn)
+        self._start(turn)
         return turn.feed
+
+    def play_dropped(self) -> None:
+        """Go on with those whose player is gone and has not played them to their end: an error came between.
+        They are kept alive by the heartbeat, so they must not be left as they are.
+        """
+        with self._changed:
+            turns = self._turns.values()
+            dropped = [each for each in turns if each.player is not None and each.player() is None]
+            for each in dropped:
+                each.player = None
+        for each in dropped:
+            self._start(each.turn)
 
     def feed(self, turn_id: str) -> Feed | None:
         with self._changed:
@@ -95,12 +119,17 @@ class LocalTurns:
         with self._changed:
             return self._changed.wait_for(lambda: not self._turns, max(0.0, ends - time.monotonic()))
 
+    def _start(self, turn: Turn) -> None:
+        try:
+            run_in_own_thread(self._binder.carried(turn.scope, lambda: self._play(turn)), "agentapp-turn")
+        except RuntimeError:  # no more threads can be started
+            turn.halt(TurnFailed("This server is too busy to answer."))
+            self._play(turn)
+
     def _play(self, turn: Turn) -> None:
         try:
             for _ in turn:
                 pass  # every event is in the turn's feed, where its readers find it
         finally:
-            with self._changed:
-                del self._turns[turn.id]
-                self._changed.notify_all()
+            self.remove(turn)
             turn.feed.end()

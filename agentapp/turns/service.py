@@ -16,20 +16,25 @@ from agentapp.turns.draining import Draining
 from agentapp.turns.feed import Feed, Subscription, Subscriptions
 from agentapp.turns.heartbeat import IDLE_SECONDS, Heartbeat, Heartbeats, ScheduledJob
 from agentapp.turns.jobs import (
+    CountSucceededTurns,
     EndDisplacedStreams,
     EndStreamsOfEndedLogins,
     EndTurnsOfEndingWorker,
     FollowRemoteTurns,
     GiveUpLostTurns,
     InterruptAbandonedTurns,
+    PlayDroppedTurns,
     RenewLeases,
     WriteEvents,
 )
 from agentapp.turns.local import LocalTurns
+from agentapp.turns.played import PlayedSubscription
 from agentapp.turns.remote import RemoteTurns
 from agentapp.turns.stores import LiveTurnStore, LoginStore
 from agentapp.turns.turn import Turn, TurnKit
 from agentapp.turns.values import NewMessage, RepeatedMessage
+
+COUNT_SECONDS = 1.0  # far less than the window that the provider's breaker looks at
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +48,15 @@ class TurnService:
     remote: RemoteTurns
     subscriptions: Subscriptions
     draining: Draining
+    binder: Binder
     heartbeat: Heartbeats = field(repr=False)
 
-    def send(self, scope: Scope, message: NewMessage, login: str | None = None) -> Subscription:
+    def send(
+        self, scope: Scope, message: NewMessage, login: str | None = None, *, plays: bool = False
+    ) -> Subscription:
         """Begin a turn, or refuse with nothing changed. It goes on to its end whether or not anybody reads
-        it.
+        it: on a thread of its own or, if the caller ``plays``, on the thread that reads the subscription and
+        closes it (see `PlayedSubscription`).
 
         The same message with the same key once more is the same turn.
         """
@@ -56,10 +65,13 @@ class TurnService:
             begun = Turn.begin(self.kit, scope, message)
             if isinstance(begun, RepeatedMessage):
                 feed = self._find_feed(scope, begun.turn_id, held)
-            else:
-                feed = self.local.play(begun)
-                self.heartbeat.wake()
-            return self._subscribe(feed, 0, login, held.pop_all(), slot)
+                return self._subscribe(feed, 0, login, held.pop_all(), slot)
+            self.heartbeat.wake()
+            if not plays:
+                return self._subscribe(self.local.play(begun), 0, login, held.pop_all(), slot)
+            kept = held.pop_all()
+            played = PlayedSubscription(begun, self.local, self.binder, login, kept, slot)
+            return self._listed(played, kept)
 
     def follow(self, scope: Scope, turn_id: str, after: int = 0, login: str | None = None) -> Subscription:
         """The events of a turn after that number, whichever worker plays it."""
@@ -134,7 +146,9 @@ class TurnService:
     def _subscribe(
         self, feed: Feed, after: int, login: str | None, held: ExitStack, slot: StreamSlot | None = None
     ) -> Subscription:
-        subscription = Subscription(feed, after, login, held, slot)
+        return self._listed(Subscription(feed, after, login, held, slot), held)
+
+    def _listed(self, subscription: Subscription, held: ExitStack) -> Subscription:
         held.callback(self.subscriptions.remove, weakref.ref(subscription))
         self.subscriptions.add(subscription)
         return subscription
@@ -161,7 +175,9 @@ def make_turn_service(
             ScheduledJob(EndDisplacedStreams(subscriptions)),
             ScheduledJob(EndTurnsOfEndingWorker(draining)),
             ScheduledJob(WriteEvents(live, local, leases)),
+            ScheduledJob(PlayDroppedTurns(local)),
             ScheduledJob(FollowRemoteTurns(remote)),
+            ScheduledJob(CountSucceededTurns(kit.guardrails), every=COUNT_SECONDS),
             ScheduledJob(EndStreamsOfEndedLogins(logins, subscriptions), every=IDLE_SECONDS),
             ScheduledJob(GiveUpLostTurns(live, local, leases), every=IDLE_SECONDS),
             ScheduledJob(abandoned, every=IDLE_SECONDS),
@@ -171,4 +187,4 @@ def make_turn_service(
         on_failure=abandoned.distrust_leases,
     )
     heartbeat = Heartbeats((renewing, everything_else))
-    return TurnService(kit, live, slots, local, remote, subscriptions, draining, heartbeat)
+    return TurnService(kit, live, slots, local, remote, subscriptions, draining, binder, heartbeat)

@@ -39,11 +39,14 @@ class ChatTransaction(Protocol):
 
     def running_turn(self) -> RunningTurn | None: ...
 
+    def other_running_turns(self) -> int:
+        """How many turns run in all other chats of all users."""
+
     def message_of(self, turn_id: str) -> str | None:
         """The user's message that a turn answers."""
 
-    def turn_with_key(self, key: str) -> tuple[str, str] | None:
-        """The turn that was sent with this idempotency key, and its message."""
+    def turn_with_key(self) -> str | None:
+        """The turn that was sent with the idempotency key that this transaction is for."""
 
     def place_of(self, message: NewMessage) -> Place:
         """Raises `NotFound` if the message names a turn that is not in this chat."""
@@ -102,8 +105,10 @@ class CellRows(Rows[Key], Protocol):
 
 
 class TurnStore(Protocol):
-    def chat(self, scope: Scope) -> AbstractContextManager[ChatTransaction]:
-        """Committed at the end, rolled back on any error."""
+    def chat(self, scope: Scope, key: str | None = None) -> AbstractContextManager[ChatTransaction]:
+        """Committed at the end, rolled back on any error. ``key`` is the idempotency key of the message that
+        is to be sent, if there is one.
+        """
 
     def find(self, scope: Scope, turn_id: str) -> TurnRecord:
         """The turn, if it is the scope's own; otherwise `NotFound`."""

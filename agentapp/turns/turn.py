@@ -14,6 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
+from agentapp.agents.drivers.shared import nothing
 from agentapp.agents.drivers.threaded import ThreadedDriver
 from agentapp.agents.loop import Limits, Opening, TurnLoop
 from agentapp.agents.prices import Prices
@@ -77,12 +78,17 @@ class TurnKit:
         return Spent(usage, self.prices.cost(calls), self.prices.charge(calls))
 
     def with_first_call(
-        self, reservation: Reservation, agent_name: str, said: tuple[tuple[str, str], ...], text: str
+        self,
+        reservation: Reservation,
+        scope: Scope,
+        agent_name: str,
+        said: tuple[tuple[str, str], ...],
+        text: str,
     ) -> Reservation:
         """The reservation with the cost of the turn's first model call, as far as it can be known now."""
         agent = self.team.find(agent_name)
         messages = (*history(said), Message("user", (text,)))
-        tokens = estimated_input(agent.instructions, messages, self.team.specs_of(agent))
+        tokens = estimated_input(agent.system_for(scope), messages, self.team.specs_of(agent))
         microusd = self.prices.charge([(agent.model or self.model, Usage(tokens))])
         return replace(reservation, first_call_tokens=tokens, first_call_microusd=microusd)
 
@@ -96,6 +102,9 @@ class Turn(Iterator[NumberedEvent | None]):
     Pull it to its end: the last event comes after the turn was settled. It is a class and not a
     generator so that it can be halted from another thread.
 
+    ``before_wait`` is called by the thread that pulls it, whenever it is about to wait: for the model, a tool
+    or the database. That is the time to pass on the events so far.
+
     A turn that is merely dropped is not settled: the garbage collector may come at any moment, also
     to a thread that holds the writer's lock. Its lease runs out, as after the death of its worker.
     """
@@ -105,6 +114,7 @@ class Turn(Iterator[NumberedEvent | None]):
         self.scope = scope
         self.feed = Feed(scope, started.turn_id)
         self.result: TurnResult | None = None
+        self.before_wait: Callable[[], object] = nothing
         self._loop: TurnLoop | None = None
         self._kit, self._started = kit, started
         self._halted: Future[Any] = Future()
@@ -113,14 +123,14 @@ class Turn(Iterator[NumberedEvent | None]):
     @classmethod
     def begin(cls, kit: TurnKit, scope: Scope, message: NewMessage) -> Turn | RepeatedMessage:
         """Take the message in and mark the chat as answering, or refuse and change nothing."""
-        with kit.store.chat(scope) as chat:
+        with kit.store.chat(scope, message.key) as chat:
             if chat.title is None:
                 raise NotFound("There is no such chat.")
             # A turn whose worker died must not keep the chat from going on.
             running = find_running(chat, kit.guardrails, scope, kit.leases)
             text = _text_of(chat, message)
             # A repeated message comes before "still answering": it may be the answer under way that it means.
-            if (repeated := _find_repeated(chat, message.key, text)) is not None:
+            if (repeated := _find_repeated(chat, text)) is not None:
                 return repeated
             if running is not None:
                 raise TurnInProgress(running)
@@ -129,7 +139,7 @@ class Turn(Iterator[NumberedEvent | None]):
             said = chat.history(place.follows) if place.follows else ()
             # As late as can be: on PostgreSQL others wait for these rows until the transaction ends.
             admitted = kit.guardrails.admit(chat.cells, scope, kit.max_cost())
-            reservation = kit.with_first_call(admitted.reservation, place.agent, said, text)
+            reservation = kit.with_first_call(admitted.reservation, scope, place.agent, said, text)
             turn_id = chat.add_turn(place, message.key, reservation, kit.leases.current())
             chat.add_message(turn_id, "user", text)
             title = title_of(text) if chat.title == UNTITLED else chat.title
@@ -185,6 +195,7 @@ class Turn(Iterator[NumberedEvent | None]):
         )
         yield self.feed.add(TurnStarted(self.id, scope.session_id, started.text))
         failure = yield from self._answer(loop)
+        self.before_wait()
         self.result = self._settle(self._result(loop, failure))
         self._loop = None  # the agents end with the turn, however long the turn is kept
         kit.telemetry.count("turns_total", status=self.result.status)
@@ -194,7 +205,7 @@ class Turn(Iterator[NumberedEvent | None]):
         """Every event between the first and the last; and how it failed, if it did."""
         context = ToolContext(self.scope, self._kit.notes, self._kit.past_chats)
         try:
-            for event in self._kit.driver.run(loop, context, self._halted):
+            for event in self._kit.driver.run(loop, context, self._halted, self.before_wait):
                 yield None if event is None else self.feed.add(event.cleaned())
         except TurnFailed as error:
             return error
@@ -271,10 +282,9 @@ class Turn(Iterator[NumberedEvent | None]):
                     return again and chat.ended_turn(self.id) == (result.status, result.usage)
                 self._charge_the_rest(chat, charged, result)
                 return self._store_after_all(chat, result)
-            chat.touch()
             if result.reply:
                 chat.add_message(self.id, "assistant", result.reply, result.rendered)
-            guardrails.settle(chat.cells, scope, self._started.reservation, result)
+            guardrails.settle(chat.cells, scope, self._started.reservation, result, chat.other_running_turns)
             chat.remove_live_turn(self.id)
             return True
 
@@ -284,7 +294,6 @@ class Turn(Iterator[NumberedEvent | None]):
         """
         if result.status != "completed" or not chat.complete_interrupted(self.id, result, self.feed.events):
             return False
-        chat.touch()
         if result.reply:
             chat.add_message(self.id, "assistant", result.reply, result.rendered)
         return True
@@ -318,12 +327,11 @@ def _text_of(chat: ChatTransaction, message: NewMessage) -> str:
     return text
 
 
-def _find_repeated(chat: ChatTransaction, key: str | None, text: str) -> RepeatedMessage | None:
-    found = None if key is None else chat.turn_with_key(key)
-    if found is None:
+def _find_repeated(chat: ChatTransaction, text: str) -> RepeatedMessage | None:
+    turn_id = chat.turn_with_key()
+    if turn_id is None:
         return None
-    turn_id, sent = found
-    if sent != text:
+    if chat.message_of(turn_id) != text:
         raise IdempotencyMismatch("This idempotency key was already used for another message in this chat.")
     return RepeatedMessage(turn_id)
 

@@ -70,11 +70,14 @@ class Spent:
             usage.model_calls,
             self.cost_microusd,
             self.charged_microusd,
+            usage.cache_read_tokens,
+            usage.cache_write_tokens,
         ]
 
     @classmethod
     def from_json(cls, state: list[Any]) -> Spent:
-        return cls(Usage(*state[:3]), *state[3:5])
+        """An older version has stored the first five only, and reads no more of a newer one's."""
+        return cls(Usage(*state[:3], *state[5:7]), *state[3:5])
 
     @classmethod
     def of(cls, result: TurnResult) -> Spent:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from flask import Blueprint, Response, jsonify, redirect, request, url_for
 from flask.typing import ResponseReturnValue
@@ -17,8 +17,9 @@ from agentapp.errors import (
     TurnInterrupted,
 )
 from agentapp.events import TurnCompleted
-from agentapp.server.limits import HAS_BEGUN
+from agentapp.server.limits import CLIENT, HAS_BEGUN
 from agentapp.turns.feed import Subscription
+from agentapp.turns.played import PlayedSubscription
 from agentapp.turns.values import NewMessage
 from agentapp.web.auth import login_token
 from agentapp.web.chat import chat_page
@@ -27,7 +28,7 @@ from agentapp.web.incoming import key_field, last_event_number, message_field, t
 from agentapp.web.negotiation import EVENTS, JSON, PAGE, answer_kind, wants_page
 from agentapp.web.parts import parts
 from agentapp.web.problems import problem, problem_answer, problem_of, status_of, with_retry_after
-from agentapp.web.sse import EventStream
+from agentapp.web.sse import Client, EventStream, PlayedEventStream
 
 # A plain form waits for its answer, but not for ever: the page then shows how far the answer is, and can stop
 # it.
@@ -75,17 +76,20 @@ def stop(session_id: str, turn_id: str) -> ResponseReturnValue:
 
 def _send(read: Callable[[], NewMessage]) -> ResponseReturnValue:
     """``read`` takes the message from the request. An error in the message is shown like any other error."""
+    kind, client = answer_kind(), request.environ.get(CLIENT)
+    # A plain form is answered after some seconds in any case, so it cannot play the turn itself.
+    plays = kind == JSON or (kind == EVENTS and client is not None)
     try:
-        subscription = parts().turns.send(chat_scope(), read(), login_token())
+        subscription = parts().turns.send(chat_scope(), read(), login_token(), plays=plays)
     except Refused as error:
         if not isinstance(error, SHOWN_ON_CHAT_PAGE) or not wants_page():
             raise
         return with_retry_after(Response(chat_page(error), status_of(error)), problem_of(error))
     request.environ.get(HAS_BEGUN, _tell_nobody)()
-    if answer_kind() == EVENTS:
-        return _event_stream(subscription)
+    if kind == EVENTS:
+        return _event_stream(subscription, client)
     try:
-        if answer_kind() == JSON:
+        if kind == JSON:
             return _wait_for_answer(subscription)
         subscription.finish(FORM_WAIT_SECONDS)
         return _redirect_to_chat()
@@ -97,9 +101,12 @@ def _tell_nobody() -> None:
     """Another server does not ask when a turn has begun."""
 
 
-def _event_stream(subscription: Subscription) -> Response:
+def _event_stream(subscription: Subscription, client: Client | None = None) -> Response:
     """The request's teardown runs before the first byte. No scope is bound while the reader waits."""
-    answer = Response(EventStream(subscription), mimetype=EVENTS)
+    stream: Iterator[bytes] = EventStream(subscription)
+    if client is not None and isinstance(subscription, PlayedSubscription):
+        stream = PlayedEventStream(subscription, client)
+    answer = Response(stream, mimetype=EVENTS)
     answer.headers["X-Accel-Buffering"] = "no"
     return answer
 

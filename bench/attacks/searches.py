@@ -27,7 +27,7 @@ from urllib.parse import urlsplit
 from sqlalchemy import Connection, insert, select
 
 from agentapp.storage import migrate, search
-from agentapp.storage.db import make_engine
+from agentapp.storage.engines import make_engine
 from agentapp.storage.models import ChatSession, Message, Turn, User
 from agentapp.storage.words import indexed_words
 from tests.support.http_client import Visitor

@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import pytest
 
+from agentapp.agents.meter import Meter
 from agentapp.agents.prices import LIST_PRICES, Prices
 from agentapp.events import Usage
 
 MILLION = Usage(1_000_000, 1_000_000, 1)
 DEAREST = (max(p[1] for p in LIST_PRICES), max(p[2] for p in LIST_PRICES))
+
+
+def in_and_out(prices: Prices, model: str) -> tuple[float, float]:
+    found = prices.of(model)
+    return found.input, found.output
 
 
 @pytest.mark.parametrize(
@@ -22,7 +28,7 @@ DEAREST = (max(p[1] for p in LIST_PRICES), max(p[2] for p in LIST_PRICES))
     ],
 )
 def test_the_longest_beginning_that_fits_is_meant(model: str, price: tuple[float, float]) -> None:
-    assert Prices().of(model) == price
+    assert in_and_out(Prices(), model) == price
     assert Prices().charge([(model, MILLION)]) == sum(price) * 1_000_000
 
 
@@ -35,14 +41,14 @@ def test_the_order_in_which_prices_are_given_does_not_matter() -> None:
 
 def test_an_operators_own_price_comes_before_the_list_price() -> None:
     prices = Prices([("claude-sonnet-4", 1.0, 2.0)])
-    assert prices.of("claude-sonnet-4-6") == (1.0, 2.0)
-    assert prices.of("claude-haiku-4-5") == (1.0, 5.0), "the others keep theirs"
+    assert in_and_out(prices, "claude-sonnet-4-6") == (1.0, 2.0)
+    assert in_and_out(prices, "claude-haiku-4-5") == (1.0, 5.0), "the others keep theirs"
 
 
 def test_an_operators_shorter_beginning_does_not_hide_a_list_price_that_is_more_exact() -> None:
     prices = Prices([("claude", 0.5, 0.5)])
-    assert prices.of("claude-sonnet-4-6") == (3.0, 15.0)
-    assert prices.of("claude-of-the-future") == (0.5, 0.5)
+    assert in_and_out(prices, "claude-sonnet-4-6") == (3.0, 15.0)
+    assert in_and_out(prices, "claude-of-the-future") == (0.5, 0.5)
 
 
 def test_an_unknown_model_counts_as_the_dearest_and_has_no_cost_to_tell() -> None:
@@ -51,8 +57,8 @@ def test_an_unknown_model_counts_as_the_dearest_and_has_no_cost_to_tell() -> Non
     assert not prices.knows("nobody-knows")
     assert prices.charge(spent) == sum(DEAREST) * 1_000_000
     assert prices.cost(spent) is None
-    assert Prices([("cheap", 0.1, 0.1)]).of("nobody-knows") == DEAREST
-    assert Prices([("gold", 100.0, 500.0)]).of("nobody-knows") == (100.0, 500.0)
+    assert in_and_out(Prices([("cheap", 0.1, 0.1)]), "nobody-knows") == DEAREST
+    assert in_and_out(Prices([("gold", 100.0, 500.0)]), "nobody-knows") == (100.0, 500.0)
 
 
 def test_one_unknown_model_among_known_ones_makes_the_cost_unknown() -> None:
@@ -88,14 +94,44 @@ def test_the_most_a_turn_can_cost_is_all_its_tokens_at_the_dearest_price() -> No
     """Out is dearer than in, and any of the agents may be the one to use them up."""
     prices = Prices([("a", 1.0, 2.0), ("b", 10.0, 5.0), ("c", 0.0, 0.25)])
     assert prices.most(["a"], 100) == 200
-    assert prices.most(["a", "b"], 100) == 1_000, "the dearer side may be what goes in"
+    assert prices.most(["a", "b"], 100) == 1_250, "the dearest may be what goes in, if it is cached too"
     assert prices.most(["a", "nobody-knows"], 100) == 100 * max(DEAREST)
     assert prices.most(["c"], 1) == 1, "rounded up: what is reserved must suffice"
 
 
-@pytest.mark.parametrize(("tokens_in", "tokens_out"), [(0, 1000), (1000, 0), (333, 667)])
-def test_no_turn_within_its_tokens_can_cost_more_than_the_most(tokens_in: int, tokens_out: int) -> None:
-    prices = Prices([("a", 1.5, 0.3), ("b", 0.1, 7.7)])
-    most = prices.most(["a", "b"], 1000)
-    for model in ("a", "b"):
-        assert prices.charge([(model, Usage(tokens_in, tokens_out, 1))]) <= most
+@pytest.mark.parametrize(
+    "usage",
+    [
+        Usage(0, 1000, 1),
+        Usage(1000, 0, 1),
+        Usage(333, 667, 1),
+        Usage(1000, 0, 1, cache_write_tokens=1000),
+        Usage(1000, 0, 1, cache_read_tokens=1000),
+    ],
+)
+def test_no_turn_within_its_tokens_can_cost_more_than_the_most(usage: Usage) -> None:
+    prices = Prices([("a", 1.5, 0.3), ("b", 0.1, 7.7), ("c", 1.0, 2.0, 9.0, 0.0)])
+    for model in ("a", "b", "c"):
+        assert prices.charge([(model, usage)]) <= prices.most([model], 1000)
+
+
+@pytest.mark.parametrize("model", ["claude-sonnet-4-6", "nobody-knows"])
+def test_what_is_read_from_the_cache_costs_a_tenth_and_what_is_written_a_quarter_more(model: str) -> None:
+    prices, million = Prices(), 1_000_000
+    of_input = prices.of(model).input
+    assert prices.charge([(model, Usage(million, 0, 1, million, 0))]) == of_input * million / 10
+    assert prices.charge([(model, Usage(million, 0, 1, 0, million))]) == of_input * million * 1.25
+    assert prices.charge([(model, Usage(3 * million, 0, 1, million, million))]) == round(
+        of_input * 2.35 * million
+    )
+
+
+def test_an_operators_own_prices_for_the_cache_hold() -> None:
+    prices = Prices([("m", 1.0, 2.0, 0.25, 3.0)])
+    assert prices.of("m-1") == (1.0, 2.0, 0.25, 3.0)
+    assert prices.charge([("m", Usage(10, 1, 1, 4, 2))]) == 4 * 1 + 2 + 4 * 0.25 + 2 * 3
+    assert prices.most(["m"], 10) == 30
+
+
+def test_input_that_was_only_estimated_costs_what_uncached_input_does() -> None:
+    assert Prices([("m", 1.0, 2.0)]).charge([("m", Meter(1_000).estimate)]) == 1_000

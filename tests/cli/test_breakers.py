@@ -17,16 +17,18 @@ from click.testing import CliRunner, Result
 from flask import Flask
 from sqlalchemy import Engine, event, text
 
+from agentapp.agents.loop import Limits
 from agentapp.cli import breakers, main
 from agentapp.config import Settings
-from agentapp.guardrails.admission import MaxCost
 from agentapp.guardrails.breaker import Breaker
 from agentapp.guardrails.cell import Cell, Key
 from agentapp.guardrails.operator import BreakerAdmin, BreakerRow
 from agentapp.guardrails.policies import longest_turn
-from agentapp.isolation import RequestScope, Scope
-from agentapp.storage.db import make_engine
+from agentapp.isolation import RequestScope, UserScope
+from agentapp.storage.engines import make_engine
 from agentapp.storage.values import User
+from agentapp.turns.turn import Turn
+from agentapp.turns.values import NewMessage
 from agentapp.web.parts import Parts
 from tests.server.test_load import PASSWORD as SERVED_PASSWORD
 from tests.server.test_load import add_users
@@ -203,6 +205,7 @@ def test_json_has_every_field_in_its_type(app: Flask, agentapp: Agentapp) -> Non
     ann = person(app, "ann", tenant="acme")
     chat = ann.new_chat()
     ann.ask(chat, "what is 2 + 3?")
+    app.extensions["agentapp"].turns.kit.guardrails.count_succeeded()
     rows = listed(agentapp, "--all")
     for row in rows:
         assert list(row) == list(FIELDS)
@@ -230,13 +233,14 @@ def test_json_has_every_field_in_its_type(app: Flask, agentapp: Agentapp) -> Non
 
 def test_what_is_running_and_reserved_is_told(parts: Parts, app: Flask, agentapp: Agentapp) -> None:
     ann = added(parts, "ann")
-    scope = Scope(request_id="r", tenant_id=ann.tenant_id, user_id=ann.id, session_id="s" * 22)
-    with parts.turns.kit.store._cells.transaction() as rows:
-        parts.turns.kit.guardrails.admit(rows, scope, MaxCost(1_500, 2_000_000))
+    user = UserScope(request_id="r", tenant_id=ann.tenant_id, user_id=ann.id)
+    scope = user.within(parts.chats.create(user).id)
+    put(parts, Key("provider", "demo"), fail)
+    Turn.begin(replace(parts.turns.kit, limits=Limits(tokens=1_500)), scope, NewMessage("Hello"))
     found = {row["scope"]: row for row in listed(agentapp, "--all")}
     running = {name: found[name]["running"] for name in ("session", "user", "tenant", "provider")}
     assert running == {"session": 1, "user": 1, "tenant": 1, "provider": 1}
-    assert (found["session"]["reserved"], found["user"]["reserved"]) == (1_500, 2.0)
+    assert found["session"]["reserved"] == 1_500
 
 
 def test_the_table_is_aligned_and_says_what_is_used(parts: Parts, app: Flask, agentapp: Agentapp) -> None:

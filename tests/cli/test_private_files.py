@@ -13,7 +13,7 @@ import pytest
 
 from agentapp import config
 from agentapp.instance import kept_secret, make_private
-from agentapp.storage.db import make_engine
+from agentapp.storage.engines import make_engine
 from tests.support.commands import Agentapp, add_user
 
 ENDINGS = ("", "-wal", "-shm")

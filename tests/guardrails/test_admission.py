@@ -92,6 +92,7 @@ class World:
     def __init__(self, policies: dict[str, CellPolicy]) -> None:
         self.kind = Cells(policies)
         self.texts: dict[Key, str] = {}
+        self.begun = 0  # turns that have not ended
 
     @staticmethod
     def keys(session: str) -> tuple[Key, ...]:
@@ -120,10 +121,14 @@ class World:
             assert [self.kind.dump(cell) for cell in before] == seen, "a refusal changed a cell"
             raise
         self.save(session, after)
+        self.begun += 1
         return Begun(session, Reservation.from_json(through_json(reservation.to_json())))
 
-    def end(self, turn: Begun, result: TurnResult, now: float) -> None:
-        cells = settle(self.cells(turn.session), turn.reservation, who(turn.session), result, now)
+    def end(self, turn: Begun, result: TurnResult, now: float, running: int | None = None) -> None:
+        """``running`` is how many others run; without it, as many as have begun and not ended."""
+        self.begun -= 1
+        others = self.begun if running is None else running
+        cells = settle(self.cells(turn.session), turn.reservation, who(turn.session), result, now, others)
         self.save(turn.session, cells)
 
     def give_back(self, turn: Begun, now: float) -> None:
@@ -219,6 +224,7 @@ class NaiveWorld:
     def __init__(self, policies: dict[str, CellPolicy]) -> None:
         self._policies = policies
         self.all: dict[Key, NaiveCell] = {}
+        self.running = NaiveHolds(LEASE)
 
     def cell(self, key: Key) -> NaiveCell:
         return self.all.setdefault(key, NaiveCell.new(self._policies[key.scope]))
@@ -245,7 +251,8 @@ class NaiveWorld:
         amounts = [int(min(want, cell.budget.left(now))) for cell, want in wanted]
         reserved = [
             *(c.budget.holds.take(a, now) for c, a in zip((chat, user, tenant), amounts, strict=True)),
-            *(cell.bulkhead.take(0, now) for cell in (user, tenant, provider)),
+            *(cell.bulkhead.take(0, now) for cell in (user, tenant)),
+            self.running.take(0, now),
         ]
         for cell in (chat, user, tenant):
             cell.bucket.hits.append(now)
@@ -257,8 +264,9 @@ class NaiveWorld:
             one.given_back = True
         self.charge(turn, end)
         chat, user, tenant, provider = self.cells(turn.session)
-        self._tell_about_model(provider, turn.epochs[3], turn.session, end, now)
-        self._tell_about_model(tenant, turn.epochs[2], turn.session, end, now)
+        running, of_tenant = len(self.running.alive(now)), len(tenant.bulkhead.alive(now))
+        self._tell_about_model(provider, turn.epochs[3], turn.session, end, now, running)
+        self._tell_about_model(tenant, turn.epochs[2], turn.session, end, now, of_tenant)
         down = "open" in (provider.breaker.mode, tenant.breaker.mode)
         told = "abandoned" if end.verdict == "failed" and down else end.verdict
         chat.breaker.tell(turn.epochs[0], now, told)
@@ -277,7 +285,7 @@ class NaiveWorld:
             chat.tools[name] = chat.tools.get(name, 0) + calls
 
     def _tell_about_model(
-        self, cell: NaiveCell, epoch: int, session: str, end: TurnResult, now: float
+        self, cell: NaiveCell, epoch: int, session: str, end: TurnResult, now: float, running: int
     ) -> None:
         its, outage = cell.breaker, cell.outage
         if epoch != its.epoch:
@@ -300,7 +308,7 @@ class NaiveWorld:
             outage.note(now, who(session), is_open=True)
         else:
             outage.note(now, who(session))
-            if outage.is_down(now, len(cell.bulkhead.alive(now))) and its.mode == "closed":
+            if outage.is_down(now, running) and its.mode == "closed":
                 its.row = outage.users_failing(now)
                 its.trip(now)
 
@@ -370,7 +378,7 @@ class AdmissionMachine(RuleBasedStateMachine):
 
     def _end(self, turn: Begun, naive: NaiveTurn, result: TurnResult) -> None:
         self.naive.end(naive, result, self.clock.now)
-        self.world.end(turn, result, self.clock.now)
+        self.world.end(turn, result, self.clock.now, len(self.naive.running.alive(self.clock.now)))
         self.ended.append((turn, naive, result))
 
     @rule(session=st.sampled_from(SESSIONS), result=RESULTS)

@@ -16,7 +16,7 @@ import pytest
 from flask import Flask
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
-from sqlalchemy import Engine, event, text
+from sqlalchemy import text
 
 from agentapp.config import Settings
 from agentapp.errors import RateLimited
@@ -36,9 +36,10 @@ from agentapp.guardrails.admission import MaxCost
 from agentapp.guardrails.guard import Guardrails
 from agentapp.guardrails.outage import Person
 from agentapp.isolation import RequestScope, Scope, ThreadBinder
-from agentapp.storage.cells import CellStore
+from agentapp.storage.cells import CellRows, CellStore
 from agentapp.storage.db import Database
 from tests.support.guardrail_models import START, Clock, machine_settings, refusal_of
+from tests.support.statements import statements_noted
 from tests.support.users import person
 
 SCOPE = RequestScope(request_id="r")
@@ -226,7 +227,9 @@ def test_the_first_turns_of_new_users_never_wait_for_each_other_in_a_circle(work
         assert (tenant.budget.used(START), user.budget.used(START)) == (7 * 12, 7 * 4)
 
 
-def test_a_row_that_appears_while_one_waits_leads_to_no_deadlock(workers: list[Worker]) -> None:
+def test_a_row_that_appears_while_one_waits_leads_to_no_deadlock(
+    workers: list[Worker], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The tenant is new. The second finds no row of it and waits for the provider, held by the first; the
     first commits; before the second has made sure of the tenant, a third comes for both.
     """
@@ -237,12 +240,14 @@ def test_a_row_that_appears_while_one_waits_leads_to_no_deadlock(workers: list[W
     third = ThreadPoolExecutor(1)
     came: list[Any] = []
 
-    def hurry(conn: Any, cursor: Any, statement: str, parameters: Any, context: Any, many: bool) -> None:
-        if "DO NOTHING" in statement and not came:
+    def hurry(rows: CellRows, keys: Sequence[Key]) -> None:
+        if rows._store is workers[1].store and not came:
             came.append(third.submit(charge_all, workers[0], (Key("user", "3"), tenant, provider)))
             time.sleep(0.3)
+        claim(rows, keys)
 
-    event.listen(workers[1].db.engine, "before_cursor_execute", hurry)
+    claim = CellRows._claim
+    monkeypatch.setattr(CellRows, "_claim", hurry)
     with third, ThreadPoolExecutor(1) as pool:
         with workers[0].store.transaction() as rows:
             both = (tenant, provider)
@@ -290,9 +295,9 @@ class Shelf:
     def transaction(self) -> Iterator[Shelf]:
         yield self
 
-    def read(self, keys: Sequence[Any]) -> Mapping[Any, str]:
+    def read(self, keys: Sequence[Any], unlocked: Sequence[Any] = ()) -> Mapping[Any, str]:
         self._slow()
-        return self.look(keys)
+        return self.look((*keys, *unlocked))
 
     def write(self, rows: Sequence[tuple[Any, str, str]]) -> None:
         self.texts |= {key: state for key, state, _ in rows}
@@ -406,20 +411,17 @@ def test_starting_and_serving_reads_no_more_rows_than_it_needs(
     assert time.monotonic() - began < 60, "filling the table is not what is measured"
     statements: list[tuple[str, Any]] = []
 
-    def note(conn: Any, cursor: Any, statement: str, parameters: Any, context: Any, many: bool) -> None:
+    def note(statement: str, parameters: Any) -> None:
         if "guardrail_cells" in statement:
-            statements.append((statement, parameters[0] if many else parameters))
+            statements.append((statement, parameters))
 
-    event.listen(Engine, "before_cursor_execute", note)
-    try:
+    with statements_noted(note):
         app = make_app()
         registry = app.extensions["agentapp"].turns.kit.guardrails.registry
         assert (len(registry), statements) == (0, []), "nothing is read before it is needed"
         ann = person(app, "ann")
         assert ann.ask(ann.new_chat(), "what is 2 + 2?")["status"] == "completed"
         assert ann.get("/chat").status_code == 200
-    finally:
-        event.remove(Engine, "before_cursor_execute", note)
     assert 4 <= len(registry) <= 8, "a session, a user, a tenant, a provider, and who signed in from where"
     _check_reads_only_by_key(_file_of(settings), statements)
 

@@ -23,7 +23,7 @@ from agentapp.config import Settings
 from agentapp.errors import StorageUnavailable
 from agentapp.guardrails import sign_in
 from agentapp.guardrails.sign_in import network_of
-from agentapp.storage.db import make_engine
+from agentapp.storage.engines import make_engine
 from tests.support.app_inspection import Page, dump, likeness
 from tests.support.users import JSON, PAGE, PASSWORD, csrf_of
 

@@ -56,7 +56,7 @@ def test_of_thirty_turns_at_once_ten_are_let_in_if_ten_can_be_paid_and_the_ledge
     rounds = 2 * ROUNDS if database_url.startswith("sqlite") else ROUNDS
     settings: dict[str, Any] = {
         "threads": 128,  # so that a quarter of one worker's, all that one person gets, are more than thirty
-        "prices": f"claude-sonnet-4={PRICE}/{PRICE}",
+        "prices": f"claude-sonnet-4={PRICE}/{PRICE}/{PRICE}/{PRICE}",
         "budget_turn_tokens": TURN_TOKENS,
         "budget_user_day_usd": LIMIT / 1_000_000,
         "budget_tenant_month_usd": LIMIT / 1_000_000,

@@ -25,7 +25,8 @@ from agentapp.isolation import ThreadBinder, UserScope
 from agentapp.server import resources
 from agentapp.storage import migrate, schema
 from agentapp.storage.chats import Chats
-from agentapp.storage.db import Database, make_engine
+from agentapp.storage.db import Database
+from agentapp.storage.engines import make_engine
 from agentapp.storage.models import Base, LiveTurn, Message, Turn
 from agentapp.web.steps import steps_of
 from tests.support.forked_agentapp import ForkedAgentapp
@@ -249,6 +250,7 @@ def test_what_was_said_before_there_were_versions_can_be_told_as_it_was(url: str
         now, number = kept[turn["id"]], turn["seq"] + 1
         assert (now.number, now.follows, now.status) == (number, number - 1, turn["status"])
         assert (now.input_tokens, now.output_tokens, now.model_calls) == (7, 8, 9)
+        assert (now.cache_read_tokens, now.cache_write_tokens) == (0, 0)
         assert said[now.id, "user"] == turn["asked"]
         assert said.get((now.id, "assistant")) == turn["reply"]
         assert list(steps_of(unpacked(now.log, "", ""))) == turn["steps"]
@@ -262,6 +264,24 @@ def test_what_was_said_before_there_were_versions_can_be_told_as_it_was(url: str
     assert (live.turn_id, live.session_id, live.user_id) == ("b2-busy", "busy", "v")
     assert live.lease_until < datetime.now(UTC)
     assert not live.stop_asked
+
+
+def test_a_worker_of_the_version_before_can_go_on_writing_turns(url: str, engine: Engine) -> None:
+    """It knows nothing of the columns for what was cached."""
+    migrate.upgrade(url)
+    with engine.begin() as connection:
+        _insert_person(connection, "u")
+        for row in (
+            "sessions (id, tenant_id, user_id, title, created_at, updated_at)"
+            " VALUES ('s', 'u', 'u', 'title', '2026-01-01', '2026-01-01')",
+            "turns (id, tenant_id, user_id, session_id, request_id, number, follows, status, agent,"
+            " next_agent, log, input_tokens, output_tokens, model_calls, started_at)"
+            " VALUES ('t', 'u', 'u', 's', 'r', 1, 0, 'running', '', '', '[]', 0, 0, 0, '2026-01-01')",
+        ):
+            connection.execute(text(f"INSERT INTO {row}"))
+    with Session(engine.execution_options(agentapp_migrates=True)) as db:  # everybody's
+        (turn,) = db.scalars(select(Turn))
+    assert (turn.cache_read_tokens, turn.cache_write_tokens) == (0, 0)
 
 
 def test_more_turns_than_are_read_at_once_all_get_their_number_and_their_log(

@@ -24,7 +24,7 @@ from agentapp.config import Settings
 from agentapp.errors import BadRequest
 from agentapp.isolation import RequestScope
 from agentapp.storage.accounts import Accounts
-from agentapp.storage.db import make_engine
+from agentapp.storage.engines import make_engine
 from agentapp.storage.names import check_new_name, lengths_of_lookalikes
 from agentapp.storage.passwords import check_password
 from agentapp.web.parts import Parts

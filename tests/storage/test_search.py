@@ -134,15 +134,13 @@ def test_nobody_is_shown_what_an_entry_with_the_wrong_owner_points_at(stores: St
         "UPDATE search_entries SET tenant_id = :t, user_id = :u WHERE session_id = :s"
         " AND tenant_id = :t AND user_id = :b"
     )
-    with stores.db.writing() as db:  # bob's words are now ann's too
-        _add(db.connection(), UserScope(request_id="r", tenant_id=ann.tenant_id, user_id=ann.user_id), chat)
+    with stores.db.transaction() as words:  # bob's words are now ann's too
+        owner = UserScope(request_id="r", tenant_id=ann.tenant_id, user_id=ann.user_id)
+        search.index_title(words, owner.within(chat.session_id), "a secret walnut")
+    with stores.db.writing() as db:
         db.execute(forge, {"t": ann.tenant_id, "u": ann.user_id, "b": bob.user_id, "s": chat.session_id})
     assert titles(stores, ann, "walnut") == []
     assert read(stores, ann, lambda: stores.chats.search(ann.within("x"), "walnut", 5)) == []
-
-
-def _add(connection: Connection, owner: UserScope, chat: Scope) -> None:
-    search.index_title(connection, owner.within(chat.session_id), "a secret walnut")
 
 
 @pytest.mark.parametrize("what", ["chat", "user", "turn"])

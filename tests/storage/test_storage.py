@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import event, text
+from sqlalchemy import text
 
 from agentapp.agents import Agent, Limits, Team
 from agentapp.agents.prices import Prices
@@ -34,6 +34,7 @@ from agentapp.turns.abandoned import delete_chat
 from agentapp.turns.leases import Leases
 from agentapp.turns.turn import Turn, TurnKit, title_of
 from agentapp.turns.values import Lease, NewMessage, RepeatedMessage, StartedTurn
+from tests.support.statements import statements_noted
 
 PASSWORD = "a long enough password"
 LEASE = Lease("this worker", timedelta(seconds=60))
@@ -83,7 +84,7 @@ class Stores:
             limits=Limits(tokens=MAX_TOKENS),
             notes=self.notes,
             past_chats=self.chats,
-            prices=Prices((("m", PRICE, PRICE),)),
+            prices=Prices((("m", PRICE, PRICE, PRICE, PRICE),)),
             telemetry=NullTelemetry(),
             render=lambda text: Rendered(f"<p>{text}</p>", "test"),
         )
@@ -101,7 +102,6 @@ class Stores:
             "session": (0, cells.session.budget.holds.amount(now)),
             "user": (cells.user.bulkhead.holds.count(now), cells.user.budget.holds.amount(now)),
             "tenant": (cells.tenant.bulkhead.holds.count(now), cells.tenant.budget.holds.amount(now)),
-            "provider": (cells.provider.bulkhead.holds.count(now), 0),
         }
 
     def used(self, scope: Scope) -> dict[str, int]:
@@ -111,7 +111,7 @@ class Stores:
         return dict(zip(("session", "user", "tenant"), (c.budget.used(now) for c in cells), strict=True))
 
 
-NOTHING_HELD = {"session": (0, 0), "user": (0, 0), "tenant": (0, 0), "provider": (0, 0)}
+NOTHING_HELD = {"session": (0, 0), "user": (0, 0), "tenant": (0, 0)}
 
 
 class FixedLease(Leases):
@@ -257,7 +257,7 @@ def test_a_turn_that_ends_while_it_is_given_up_is_given_back_once(
     ending, given_up, ending_thread = threading.Event(), threading.Event(), list[threading.Thread]()
     give_back = stores.guardrails.settle
 
-    def hold_up(conn: Any, cursor: Any, statement: str, *rest: Any) -> None:
+    def hold_up(statement: str, parameters: Any) -> None:
         if statement.startswith("UPDATE turns") and not ending.is_set():
             ending_thread.append(threading.current_thread())
             ending.set()
@@ -268,9 +268,8 @@ def test_a_turn_that_ends_while_it_is_given_up_is_given_back_once(
         if threading.current_thread() is not ending_thread[0]:
             given_up.set()
 
-    event.listen(stores.db.engine, "after_cursor_execute", hold_up)
     monkeypatch.setattr(stores.guardrails, "settle", tell_when_given_back)
-    with ThreadPoolExecutor(2) as pool:
+    with statements_noted(hold_up, stores.db, after=True), ThreadPoolExecutor(2) as pool:
         end = pool.submit(settle, begun)
         assert ending.wait(10)
         if other == "delete":
@@ -278,11 +277,10 @@ def test_a_turn_that_ends_while_it_is_given_up_is_given_back_once(
         else:
             after = pool.submit(stores.begin, chat, "next").result(20)
         assert end.result(20), "it came first"
-    event.remove(stores.db.engine, "after_cursor_execute", hold_up)
     if other == "begin":
         assert settle(after)
     held = stores.held(elsewhere)
-    assert (held["user"], held["tenant"], held["provider"]) == ((1, 2_000), (1, 2_000), (1, 0))
+    assert (held["user"], held["tenant"]) == ((1, 2_000), (1, 2_000))
     assert settle(running)
     assert stores.held(elsewhere) == NOTHING_HELD
 
@@ -349,7 +347,7 @@ def test_deleting_a_chat_deletes_all_that_is_in_it(stores: Stores) -> None:
             for table in ("messages", "turns", "notes", "sessions")
         ]
         cells = raw.scalars(text("SELECT scope FROM guardrail_cells ORDER BY scope"))
-        assert list(cells) == ["provider", "tenant", "user"], "of the chat itself nothing is left"
+        assert list(cells) == ["tenant", "user"], "of the chat itself nothing is left"
     assert left == [0, 0, 0, 0]
 
 
@@ -403,7 +401,8 @@ def test_nobody_holds_two_connections_at_once(stores: Stores) -> None:
             db.execute(text("SELECT 1"))
         with stores.db.writing() as db:
             db.execute(text("SELECT 1"))
-            assert stores.db.engine.pool.checkedout() == 1  # type: ignore[attr-defined]
+            pools = {stores.db.engine.pool, stores.db.writing_engine.pool}
+            assert sum(pool.checkedout() for pool in pools) == 1  # type: ignore[attr-defined]
 
 
 def test_a_writer_that_does_not_get_its_turn_is_told_and_the_next_one_does(

@@ -16,8 +16,8 @@ from tests.support.retrying_users import Found, Installation, Words, send, wait_
 from tests.support.server_users import Seat, cells, rows, wait_for
 from tests.support.shutdown_scenarios import alive, kill_one_that_answers
 
-# Dollars per million tokens in and out. With these, one sum of money tells both numbers of tokens.
-PRICES, OF_INPUT = "claude-sonnet-4-6=1000000/1", 1_000_000
+# Dollars per million tokens in (cached or not) and out. With these, one sum of money tells both numbers.
+PRICES, OF_INPUT = "claude-sonnet-4-6=1000000/1/1000000/1000000", 1_000_000
 SETTINGS = {
     "prices": PRICES,
     "budget_user_day_usd": "off",

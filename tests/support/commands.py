@@ -7,7 +7,7 @@ from collections.abc import Callable
 from click.testing import Result
 from sqlalchemy import text
 
-from agentapp.storage.db import make_engine
+from agentapp.storage.engines import make_engine
 
 PASSWORD = "correct horse"
 

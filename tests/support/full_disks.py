@@ -31,12 +31,12 @@ def full_sqlite(db: Database) -> Iterator[None]:
     def lift(connection: Any, record: Any, proxy: Any) -> None:
         allow_pages(connection, 1_073_741_823)
 
-    event.listen(db.engine, "checkout", limit)
+    event.listen(db.writing_engine, "checkout", limit)
     try:
         yield
     finally:
-        event.remove(db.engine, "checkout", limit)
-        event.listen(db.engine, "checkout", lift)
+        event.remove(db.writing_engine, "checkout", limit)
+        event.listen(db.writing_engine, "checkout", lift)
 
 
 @contextmanager

@@ -19,7 +19,8 @@ from sqlalchemy import text
 
 from agentapp.isolation import ThreadBinder
 from agentapp.storage.accounts import Accounts
-from agentapp.storage.db import Database, make_engine
+from agentapp.storage.db import Database
+from agentapp.storage.engines import make_engine
 from tests.support.http_client import Answer, Visitor
 from tests.support.messages_api import MessagesApi, Responder, Script, respond_as_told
 from tests.support.server import Server, server

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
+from agentapp.agents.provider import ModelCall, Reply
 from agentapp.errors import StorageUnavailable, TurnStopped
 from agentapp.events import Usage
 from agentapp.isolation import Scope
 from agentapp.turns.turn import Turn
+from agentapp.turns.values import Spent
 from agentapp.web.parts import Parts
 from tests.support.scripted import hands_over
 from tests.support.turns import begin, someone
@@ -126,6 +129,55 @@ def test_a_turn_is_charged_once_if_only_the_news_of_its_commit_is_lost(
     assert begin(answered_by(parts, "fine"), scope, "Hello").finish().status == "completed"
     assert tries == [True, True]
     assert charged(parts, scope) == (10, 5)
+
+
+def test_the_same_holds_if_part_of_its_input_was_cached(
+    parts: Parts, scope: Scope, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The worker knows its own turn by what it has used, so that must be stored whole."""
+    used = Usage(10, 5, 1, cache_read_tokens=6, cache_write_tokens=2)
+    turn = begin(answered_by(parts, Reply("fine", usage=used)), scope, "Hello")
+    real = Turn._store
+    monkeypatch.setattr(
+        Turn,
+        "_store",
+        lambda self, result, again=False: real(self, result) and real(self, result, again=True),
+    )
+    assert turn.finish().status == "completed"
+    with parts.binder.bound(scope):
+        (stored,) = parts.chats.transcript(scope).turns
+    assert (stored.status, stored.result.usage) == ("completed", used)
+
+
+def test_what_a_dead_worker_had_read_from_the_cache_is_charged_as_that(
+    parts: Parts, scope: Scope, silence: threading.Event
+) -> None:
+    used = Usage(1_000, 1, 1, cache_read_tokens=800, cache_write_tokens=100)
+
+    def answer(call: ModelCall) -> Iterator[Any]:
+        call.meter.sent()
+        yield used
+        yield "word"
+        silence.wait(20)
+        yield Reply("word", usage=used)
+
+    turn = begin(answered_by(parts, answer), scope, "Hello")
+    play_until(turn, lambda: any(event.kind == "text" for event in turn.feed.events))
+    store_events(parts, turn)
+    lose(parts, turn)
+    assert charged(parts, scope) == (100 + 800 // 10 + 100 * 5 // 4, 1)
+    with parts.binder.bound(scope):
+        (stored,) = parts.chats.transcript(scope).turns
+    assert stored.result.usage == used
+    turn.halt(TurnStopped())
+    turn.finish()
+
+
+def test_what_an_older_version_has_stored_as_spent_can_be_read() -> None:
+    spent = Spent(Usage(10, 5, 2, 6, 2), 35, 36)
+    assert Spent.from_json(json.loads(json.dumps(spent.to_json()))) == spent
+    assert Spent.from_json([10, 5, 2, None, 36]) == Spent(Usage(10, 5, 2), None, 36)
+    assert spent.to_json()[:5] == [10, 5, 2, 35, 36], "an older version reads these"
 
 
 def test_estimates_go_by_bytes_of_utf_8(parts: Parts, scope: Scope, silence: threading.Event) -> None:

@@ -9,7 +9,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import event, select, update
+from sqlalchemy import select, update
 
 from agentapp.agents.provider import ModelCall, Reply
 from agentapp.config import Settings
@@ -29,6 +29,7 @@ from agentapp.turns.turn import Turn, TurnKit
 from agentapp.web.parts import Parts
 from tests.support.databases import only_postgresql
 from tests.support.scripted import hands_over
+from tests.support.statements import statements_noted
 from tests.support.turns import ELSEWHERE, begin, someone
 from tests.support.users import without_limits
 from tests.turns.charging import answered_by, charged, lose, play_until, says, store_events
@@ -99,7 +100,7 @@ def test_what_is_not_shown_is_charged_though_the_worker_dies(parts: Parts, scope
     local, wrote = LocalTurns(parts.binder), list[str]()
     job = WriteEvents(parts.turns.live, local, parts.turns.kit.leases)
 
-    def note(conn: Any, cursor: Any, statement: str, parameters: Any, context: Any, many: bool) -> None:
+    def note(statement: str, parameters: Any) -> None:
         if statement.startswith(("INSERT", "UPDATE", "DELETE")):
             wrote.append(" ".join(statement.split()[:2]))
 
@@ -114,12 +115,11 @@ def test_what_is_not_shown_is_charged_though_the_worker_dies(parts: Parts, scope
         model.more.set()
     for turn, model in zip(turns, models, strict=True):
         play_until(turn, lambda model=model: model.usage == Usage(500, 500, 1))  # type: ignore[misc]
-    event.listen(parts.db.engine, "before_cursor_execute", note)
-    beat(parts, job)
-    assert wrote == ["INSERT INTO"], "one statement for all of them"
-    beat(parts, job)
-    assert len(wrote) == 1, "and none when nothing has changed"
-    event.remove(parts.db.engine, "before_cursor_execute", note)
+    with statements_noted(note, parts.db):
+        beat(parts, job)
+        assert wrote == ["INSERT INTO"], "one statement for all of them"
+        beat(parts, job)
+        assert len(wrote) == 1, "and none when nothing has changed"
     for turn in turns:
         lose(parts, turn)
     assert charged(parts, scope) == (3 * 500, 3 * 500)

@@ -15,7 +15,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import event, text
+from sqlalchemy import text
 
 from agentapp.agents.drivers.threaded import ThreadedDriver
 from agentapp.agents.provider import Reply
@@ -33,6 +33,7 @@ from agentapp.turns.turn import Turn
 from agentapp.turns.values import Lease, NewMessage
 from agentapp.web.parts import Parts
 from tests.support.scripted import SPENT, Scripted, calls
+from tests.support.statements import statements_noted
 from tests.support.turns import ELSEWHERE, begin, hurry, someone
 from tests.support.users import without_limits
 
@@ -181,16 +182,16 @@ def test_an_ended_turn_is_told_from_any_point_as_it_was(
 def test_the_events_of_many_turns_are_stored_in_one_transaction_at_a_time(
     workers: tuple[Parts, Parts], scope: Scope, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Whatever the number of streams: what is counted is the transactions in which events were written.
+    """Whatever the number of streams: there is even one statement for all of them.
 
     And all of them end at once without waiting for each other, or for the heartbeat, in a circle.
     """
     one, _ = workers
-    written: Counter[int] = Counter()
+    written = list[str]()
 
-    def count(conn: Any, cursor: Any, statement: str, parameters: Any, context: Any, many: bool) -> None:
+    def note(statement: str, parameters: Any) -> None:
         if statement.startswith("INSERT INTO turn_events"):
-            written[id(conn), conn.get_transaction() and id(conn.get_transaction())] += 1
+            written.append(statement)
 
     models = [Spoken() for _ in range(30)]
     chats = [scope.within(one.chats.create(scope).id) for _ in models]
@@ -199,15 +200,14 @@ def test_the_events_of_many_turns_are_stored_in_one_transaction_at_a_time(
     assert all(model.asked.wait(TIMEOUT_SECONDS) for model in models)
     wait_for(lambda: rows(one, "turn_events") >= len(models))
     one.turns.heartbeat.close()  # what is said now is written in one go, when it goes on
-    event.listen(one.db.engine, "before_cursor_execute", count)
     for model in models:
         model.say("one ", "two ", "three ")
     for follower in followers:
         until(follower, is_text("three "))
     before = rows(one, "turn_events")
-    one.turns.heartbeat.wake()
-    wait_for(lambda: rows(one, "turn_events") >= before + len(models))
-    event.remove(one.db.engine, "before_cursor_execute", count)
+    with statements_noted(note, one.db):
+        one.turns.heartbeat.wake()
+        wait_for(lambda: rows(one, "turn_events") >= before + len(models))
     assert len(written) == 1
     for model in models:
         model.end()

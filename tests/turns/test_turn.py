@@ -45,7 +45,7 @@ from agentapp.isolation import Scope, UserScope
 from agentapp.storage.models import GuardrailCell, LiveTurn
 from agentapp.storage.values import utc_now
 from agentapp.turns.feed import Subscription
-from agentapp.turns.history import MAX_HISTORY_CHARS, history
+from agentapp.turns.history import MAX_HISTORY_CHARS, STEP_CHARS, history
 from agentapp.turns.turn import Turn, TurnKit
 from agentapp.turns.values import NewMessage, RepeatedMessage
 from agentapp.web.parts import Parts
@@ -80,16 +80,17 @@ def stored(parts: Parts, scope: Scope) -> Any:
 
 @contextmanager
 def counted_writes(parts: Parts) -> Iterator[list[Any]]:
-    """The connections on which a write transaction began, once for each."""
+    """The connections on which a write transaction began, once for each. One connection writes, and it is
+    taken for each transaction.
+    """
     begun: list[Any] = []
 
-    def note(connection: Any) -> None:
-        if connection.get_execution_options().get("agentapp_writes"):
-            begun.append(connection)
+    def note(connection: Any, *rest: Any) -> None:
+        begun.append(connection)
 
-    event.listen(parts.db.engine, "begin", note)
+    event.listen(parts.db.writing_engine, "checkout", note)
     yield begun
-    event.remove(parts.db.engine, "begin", note)
+    event.remove(parts.db.writing_engine, "checkout", note)
 
 
 def test_a_turn_is_saved_as_two_messages_in_sequence(parts: Parts, scope: Scope, answering: Any) -> None:
@@ -299,16 +300,27 @@ def test_what_the_model_saw_before_is_only_this_chat(parts: Parts, scope: Scope,
 def test_history_keeps_the_newest_that_fit_and_begins_with_the_user() -> None:
     long = "x" * (MAX_HISTORY_CHARS // 2)
     said = (("user", long), ("assistant", long), ("user", "short"), ("user", "again"), ("assistant", "yes"))
-    assert (
-        history(said)
-        == (
-            Message("user", ("short", "again")),
-            Message("assistant", ("yes",)),
-        )
-        or history(said)[0].role == "user"
-    )
-    assert sum(len(t) for m in history(said) for t in m.texts) <= MAX_HISTORY_CHARS
+    newest = Message("user", ("short", "again")), Message("assistant", ("yes",))
+    assert history(said) == newest, "the answer goes with its question"
+    assert history(said[2:]) == newest
     assert history((("assistant", "alone"),)) == ()
+    assert history((("user", "x" * (MAX_HISTORY_CHARS + 1)),)) == ()
+
+
+def test_a_long_conversation_begins_with_the_same_message_for_several_turns() -> None:
+    """Or no turn would find what the provider's cache has kept of the turn before."""
+    said: list[tuple[str, str]] = []
+    begins: list[str] = []
+    for number in range(300):
+        said += [("user", f"{number} " + "x" * 500), ("assistant", "y" * 500)]
+        kept = history(tuple(said))
+        begins.append(kept[0].texts[0])
+        length = sum(len(text) for message in kept for text in message.texts)
+        assert length <= MAX_HISTORY_CHARS
+        assert length >= min(sum(len(text) for _, text in said), MAX_HISTORY_CHARS - STEP_CHARS - 1_100)
+    turns_a_step = STEP_CHARS // 1_000
+    assert begins[:59] == begins[:1] * 59
+    assert len(set(begins)) <= 2 + 240 // (turns_a_step - 1)
 
 
 @pytest.mark.parametrize(
@@ -402,11 +414,7 @@ class Told:
         }
         self.used = tuple(cell.budget.used(now) for cell in cells[:3])
         self.reserved = tuple(cell.budget.holds.amount(now) for cell in cells[:3])
-        self.running = (
-            cells.user.bulkhead.holds.count(now),
-            cells.tenant.bulkhead.holds.count(now),
-            cells.provider.bulkhead.holds.count(now),
-        )
+        self.running = (cells.user.bulkhead.holds.count(now), cells.tenant.bulkhead.holds.count(now))
 
 
 @pytest.fixture
@@ -531,9 +539,9 @@ def test_every_call_is_charged_to_the_chat_the_user_and_the_tenant(
 def test_what_a_turn_may_need_is_reserved_until_it_ends(scope: Scope, answering: Any, told: Any) -> None:
     turn = begin(priced(answering("fine")), scope, "Hello")
     assert told().reserved == (50_000, 100_000, 100_000), "all its tokens, at the dearest price"
-    assert told().running == (1, 1, 1)
+    assert told().running == (1, 1)
     turn.finish()
-    assert (told().reserved, told().running) == ((0, 0, 0), (0, 0, 0))
+    assert (told().reserved, told().running) == ((0, 0, 0), (0, 0))
 
 
 @pytest.mark.parametrize(
@@ -707,14 +715,14 @@ def test_a_chat_deleted_while_it_answers_gives_back_and_still_pays(
     other = begin(priced(answering("fine")), scope.within(parts.chats.create(scope).id), "stays")
     turn = begin(priced(answering("too late")), scope, "Hello")
     next(turn)
-    assert told().running == (2, 2, 2)
+    assert told().running == (2, 2)
     parts.turns.delete_chat(scope)
-    assert (told().running, told().reserved[1:]) == ((1, 1, 1), (100_000, 100_000))
+    assert (told().running, told().reserved[1:]) == ((1, 1), (100_000, 100_000))
     assert turn.finish().reply == "too late"
-    assert (told().running, told().reserved[1:]) == ((1, 1, 1), (100_000, 100_000))
+    assert (told().running, told().reserved[1:]) == ((1, 1), (100_000, 100_000))
     assert told().used[1:] == (20, 20), "10 tokens in, 5 out"
     other.finish()
-    assert (told().running, told().reserved[1:], told().used[1:]) == ((0, 0, 0), (0, 0), (40, 40))
+    assert (told().running, told().reserved[1:], told().used[1:]) == ((0, 0), (0, 0), (40, 40))
     with parts.db.writing() as db:
         left = db.scalars(select(GuardrailCell.id).where(GuardrailCell.scope == "session")).all()
     assert left == [other.scope.session_id], "the deleted chat's own cell is gone with it"
@@ -750,9 +758,9 @@ def test_a_dead_turn_is_given_back_once_when_the_next_message_comes(
     other = begin(priced(answering("fine")), scope.within(parts.chats.create(scope).id), "stays")
     dead = begin(priced(answering("from the dead")), scope, "Hello")
     lose(parts, dead)
-    assert (told().running, told().reserved) == ((2, 2, 2), (50_000, 200_000, 200_000))
+    assert (told().running, told().reserved) == ((2, 2), (50_000, 200_000, 200_000))
     following = begin(priced(answering("alive")), scope, "Anybody there?")
-    both = ((2, 2, 2), (50_000, 200_000, 200_000))  # the other and the following one
+    both = ((2, 2), (50_000, 200_000, 200_000))  # the other and the following one
     assert (told().running, told().reserved) == both
     if late == "while the next runs":
         dead.finish()
@@ -764,10 +772,10 @@ def test_a_dead_turn_is_given_back_once_when_the_next_message_comes(
     assert first.first_call_tokens > 50, "the instructions and tools of the agent are in it"
     lost = (first.first_call_tokens, first.first_call_microusd, first.first_call_microusd)
     spent = (15 + lost[0], 20 + lost[1], 20 + lost[2]) if late == "never" else (30, 40, 40)
-    assert (told().running, told().reserved) == ((1, 1, 1), (0, 100_000, 100_000))
+    assert (told().running, told().reserved) == ((1, 1), (0, 100_000, 100_000))
     assert told().used == spent
     other.finish()
-    assert (told().running, told().reserved) == ((0, 0, 0), (0, 0, 0))
+    assert (told().running, told().reserved) == ((0, 0), (0, 0, 0))
     statuses = [turn.status for turn in stored(parts, scope).turns]
     assert statuses == ["interrupted", "completed"]
 
@@ -784,12 +792,12 @@ def test_a_refused_message_leaves_a_dead_turn_to_the_next_that_is_let_in(
     for _ in range(2):
         with pytest.raises(BreakerOpen):
             begin(answering("x"), scope, "Hello")
-        assert told().running == (1, 1, 1)
+        assert told().running == (1, 1)
     parts.turns.kit.guardrails.registry.update(
         Key("user", scope.user_id), lambda cell: replace(cell, breaker=cell.breaker.reset())
     )
     begin(answering("x"), scope, "Hello").finish()
-    assert told().running == (0, 0, 0)
+    assert told().running == (0, 0)
 
 
 @pytest.mark.parametrize("result", ["from the dead", ProviderGarbled("x")], ids=["works", "fails"])

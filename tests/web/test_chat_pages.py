@@ -19,6 +19,7 @@ from agentapp.isolation import Scope
 from agentapp.web import markdown
 from agentapp.web.parts import Parts
 from tests.support.long_chats import add_turns, scope_of, straight
+from tests.support.statements import statements_noted
 from tests.support.users import EVENTS, PAGE, Person, events_of, person
 
 LONG = 70
@@ -138,17 +139,20 @@ def work(app: Flask) -> Iterator[Callable[[], tuple[int, int]]]:
         if engine.dialect.name == "sqlite":
             connection.set_progress_handler(step, 1)
 
-    def count(conn: Any, cursor: Any, statement: str, parameters: Any, context: Any, many: bool) -> None:
-        statements[0] += 1
+    def count_rows(conn: Any, cursor: Any, *rest: Any) -> None:
         done[0] += max(0, cursor.rowcount) if engine.dialect.name != "sqlite" else 0
 
+    def count(statement: str, parameters: Any) -> None:
+        statements[0] += 1
+
     event.listen(engine, "checkout", watch)
-    event.listen(engine, "after_cursor_execute", count)
+    event.listen(engine, "after_cursor_execute", count_rows)
     try:
-        yield lambda: (done[0], statements[0])
+        with statements_noted(count):
+            yield lambda: (done[0], statements[0])
     finally:
         event.remove(engine, "checkout", watch)
-        event.remove(engine, "after_cursor_execute", count)
+        event.remove(engine, "after_cursor_execute", count_rows)
 
 
 def test_a_page_costs_the_same_however_long_the_chat_is(

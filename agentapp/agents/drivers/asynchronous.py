@@ -18,11 +18,11 @@ from agentapp.agents.drivers.shared import (
     Progress,
     SilenceTimer,
     count_item,
-    run_in_own_thread,
 )
 from agentapp.agents.loop import TurnLoop
 from agentapp.agents.provider import AsyncProvider, ModelCall, Reply, ToolCall, ToolResult
 from agentapp.agents.results import finished_result, late_result, unknown_tool_result
+from agentapp.agents.threads import run_in_own_thread
 from agentapp.agents.tool import Tool, ToolContext
 from agentapp.errors import ProviderGarbled, TurnFailed
 from agentapp.events import Event, Usage

@@ -1,11 +1,10 @@
-"""What both drivers share: deadlines, halting from outside, the progress of a call, threads for jobs."""
+"""What both drivers share: deadlines, halting from outside, the progress of a call."""
 
 from __future__ import annotations
 
 import asyncio
-import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -51,15 +50,22 @@ class SilenceTimer:
     silence: float = 0.0
     has_begun: bool = False
 
+    @property
+    def allowed(self) -> float:
+        return self.deadlines.gap if self.has_begun else self.deadlines.first_token
+
+    @property
+    def seconds_left(self) -> float:
+        return self.allowed - self.silence
+
     def next_wait(self, turn_left: float) -> float:
         """Seconds to wait for the next piece before calling this again. Raises when a deadline has passed."""
-        allowed = self.deadlines.gap if self.has_begun else self.deadlines.first_token
-        if self.silence >= allowed:
+        if self.seconds_left <= 0:
             what = "stopped answering" if self.has_begun else "did not begin to answer"
-            raise ProviderTimeout(f"The model {what} within {allowed:g} seconds.")
+            raise ProviderTimeout(f"The model {what} within {self.allowed:g} seconds.")
         if turn_left <= 0:
             raise TurnTimeout(f"The answer took longer than {self.deadlines.turn:g} seconds.")
-        return min(allowed - self.silence, turn_left, self.deadlines.tick)
+        return min(self.seconds_left, turn_left, self.deadlines.tick)
 
     def add(self, seconds: float) -> None:
         self.silence += seconds
@@ -138,16 +144,5 @@ def count_item(meter: Meter, item: object) -> None:
             meter.says(usage)
 
 
-def run_in_own_thread(run: Callable[[], object], name: str) -> Future[object]:
-    """Run a job on a thread made for it. A pool is shared state: one session's hung tools could fill it."""
-    job: Future[object] = Future()
-    job.set_running_or_notify_cancel()
-
-    def work() -> None:
-        try:
-            job.set_result(run())
-        except BaseException as error:
-            job.set_exception(error)
-
-    threading.Thread(target=work, name=name, daemon=True).start()
-    return job
+def nothing() -> None:
+    """To be called where nobody has to do anything before a wait."""

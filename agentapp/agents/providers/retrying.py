@@ -31,8 +31,12 @@ class Retrying:
     ) -> None:
         self._provider, self._sleep, self._rng = provider, sleep, rng
 
+    @property
+    def reads_in_place(self) -> bool:
+        return self._sleep is None and getattr(self._provider, "reads_in_place", False)
+
     def stream(self, call: ModelCall) -> Iterator[str | Usage | Reply]:
-        attempts, sleep = _Attempts(call), self._sleep or call.cancellation.wait
+        attempts, sleep = _Attempts(call), self._sleep or call.sleep
         while True:
             items = self._provider.stream(call)
             try:

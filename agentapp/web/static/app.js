@@ -475,7 +475,8 @@
       }
       if (usage) {
         const tokens = (usage.input_tokens || 0) + (usage.output_tokens || 0);
-        this.part("usage").textContent = `${tokens.toLocaleString("en")} tokens`;
+        const cached = usage.cache_read_tokens ? `, ${usage.cache_read_tokens.toLocaleString("en")} cached` : "";
+        this.part("usage").textContent = `${tokens.toLocaleString("en")} tokens${cached}`;
       }
       this.part("foot").hidden = false;
       localise(facts);

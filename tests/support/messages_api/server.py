@@ -10,13 +10,14 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from tests.support.messages_api.answers import Event, events_of, message_of
 from tests.support.messages_api.directives import respond_as_told
-from tests.support.messages_api.scripts import Script, Tokens, input_tokens, output_tokens, usage_of
+from tests.support.messages_api.prompt_cache import PromptCache
+from tests.support.messages_api.scripts import Script, Tokens, input_of, output_tokens, usage_of
 from tests.support.messages_api.validation import Invalid, validate
 
 ERROR_TYPES = {
@@ -49,7 +50,10 @@ Responder = Callable[[Any], Script]
 class MessagesApi:
     """The running server and what it has seen. Every attribute may be read from any thread."""
 
-    def __init__(self, port: int = 0, responder: Responder | None = None) -> None:
+    def __init__(
+        self, port: int = 0, responder: Responder | None = None, cache: PromptCache | None = None
+    ) -> None:
+        self.cache = cache or PromptCache()
         self._changed = threading.Condition()
         self._responder = responder or respond_as_told
         self._requests: list[Recorded] = []
@@ -180,7 +184,8 @@ class _Conversation(BaseHTTPRequestHandler):
             return self._send_error(number, Script(status=refusal.status, message=str(refusal)))
         script = responder(request)
         if script.status == 200:
-            api.count(tokens=Tokens(input_tokens(usage_of(script, request))))
+            script = _with_cache(api.cache, headers, request, script)
+            api.count(tokens=input_of(usage_of(script, request)))
         self._wait(script.delay)
         if script.status != 200:
             return self._send_error(number, script)
@@ -248,6 +253,19 @@ class _Conversation(BaseHTTPRequestHandler):
         poll.register(self.connection, select.POLLIN)
         if poll.poll(seconds * 1000) and not self.connection.recv(1, socket.MSG_PEEK):
             raise Gone
+
+
+def _with_cache(cache: PromptCache, headers: Mapping[str, str], request: Any, script: Script) -> Script:
+    """The same script with the input counted as by the cache, unless it says itself how much it was."""
+    if script.input_tokens is not None:
+        return script
+    taken = cache.take(headers.get("x-api-key") or headers["authorization"], request)
+    return replace(
+        script,
+        input_tokens=taken.plain,
+        cache_read_tokens=taken.read,
+        cache_creation_tokens=taken.written,
+    )
 
 
 def _parsed(body: bytes) -> Any:

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
+MAX_MARKS = 4
+
 
 class Invalid(Exception):
     """A request that the real API refuses."""
@@ -30,19 +32,22 @@ def validate(path: str, headers: Mapping[str, str], request: Any) -> None:
     for field in ("model", "max_tokens", "messages"):
         if not request.get(field):
             raise Invalid(f"{field}: Field required")
-    if "system" in request and not request["system"]:
+    if "system" in request and not all(
+        block["text"].strip() for block in system_blocks(request) or ({"text": ""},)
+    ):
         raise Invalid("system: text content blocks must be non-empty")
     names = [tool["name"] for tool in request.get("tools", ())]
     if len(set(names)) < len(names) or not all(re.fullmatch(r"[a-zA-Z0-9_-]{1,128}", name) for name in names):
         raise Invalid("tools: names must be unique and match '^[a-zA-Z0-9_-]{1,128}$'")
     _validate_messages(request["messages"])
+    _validate_marks(request)
 
 
 def _validate_messages(messages: list[dict[str, Any]]) -> None:
     if messages[0].get("role") != "user":
         raise Invalid("messages: first message must use the user role")
     open_calls: set[str] = set()
-    for place, message in enumerate(_merged(messages)):
+    for place, message in enumerate(merged_messages(messages)):
         where = f"messages.{place}"
         if message["role"] not in ("user", "assistant"):
             raise Invalid(f"{where}: role must be user or assistant")
@@ -56,6 +61,17 @@ def _validate_messages(messages: list[dict[str, Any]]) -> None:
         raise Invalid("messages: `tool_use` ids were found without `tool_result` blocks immediately after")
 
 
+def _validate_marks(request: Mapping[str, Any]) -> None:
+    said = (block for message in request["messages"] for block in content_of(message))
+    blocks = (*request.get("tools", ()), *system_blocks(request), *said)
+    marks = [block["cache_control"] for block in blocks if "cache_control" in block]
+    if len(marks) > MAX_MARKS:
+        found = f"A maximum of {MAX_MARKS} blocks with cache_control may be provided. Found {len(marks)}."
+        raise Invalid(found)
+    if any(mark != {"type": "ephemeral"} for mark in marks):
+        raise Invalid("cache_control: only {'type': 'ephemeral'} is known here")
+
+
 def _validate_block(where: str, block: Mapping[str, Any], open_calls: set[str]) -> None:
     match block["type"]:
         case "text" if not block["text"].strip():
@@ -66,7 +82,7 @@ def _validate_block(where: str, block: Mapping[str, Any], open_calls: set[str]) 
             raise Invalid(f"{where}.tool_use.input: Input should be a valid dictionary")
 
 
-def _merged(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def merged_messages(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The API takes messages of one role in a row for one message."""
     merged: list[dict[str, Any]] = []
     for message in messages:
@@ -77,6 +93,11 @@ def _merged(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
         else:
             merged.append({"role": message.get("role"), "content": content_of(message)})
     return merged
+
+
+def system_blocks(request: Mapping[str, Any]) -> list[dict[str, Any]]:
+    system = request.get("system") or []
+    return [{"type": "text", "text": system}] if isinstance(system, str) else list(system)
 
 
 def content_of(message: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -11,4 +11,5 @@ __all__ = ["AnthropicProvider", "AsyncAnthropicProvider", "make"]
 
 
 def make(settings: Settings) -> Provider:
-    return Retrying(AnthropicProvider(settings.anthropic_api_key or "", settings.anthropic_base_url))
+    key, address = settings.anthropic_api_key or "", settings.anthropic_base_url
+    return Retrying(AnthropicProvider(key, address, prompt_cache=settings.prompt_cache))

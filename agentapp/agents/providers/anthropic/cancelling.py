@@ -1,4 +1,6 @@
-"""Cancelling a call of the Messages API from another thread, by shutting down the socket that it uses."""
+"""Cancelling a call of the Messages API from another thread, by shutting down the socket that it uses; and
+waiting for its socket a little at a time.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +8,7 @@ import socket
 import ssl
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from functools import partial
@@ -14,7 +17,10 @@ from typing import Any, NamedTuple
 import httpcore2
 import httpx2
 
-from agentapp.agents.provider import Cancellation
+from agentapp.agents.provider import Cancellation, Waiting
+from agentapp.agents.threads import run_in_own_thread
+
+CONNECTING_SECONDS = 0.25  # between two looks whether the call is given up
 
 
 class Sending(NamedTuple):
@@ -22,6 +28,7 @@ class Sending(NamedTuple):
 
     cancellation: Cancellation
     on_sent: Callable[[], object]
+    waiting: Waiting | None = None
 
 
 _sending_for: ContextVar[Sending | None] = ContextVar("agentapp_sending_for", default=None)
@@ -44,13 +51,24 @@ def make_cancellable(client: httpx2.Client) -> httpx2.Client:
     private attributes are replaced here. Should another version not have them, calls still work, and can be
     cancelled from their response on: see `register_response`.
     """
-    mounts = getattr(client, "_mounts", {})
-    for transport in (getattr(client, "_transport", None), *mounts.values()):
-        pool = getattr(transport, "_pool", None)
+    for pool in _pools_of(client):
         network = getattr(pool, "_network_backend", None)
         if isinstance(network, httpcore2.NetworkBackend):
-            pool._network_backend = _CancellableNetwork(network)  # type: ignore[union-attr]
+            pool._network_backend = _CancellableNetwork(network)
     return client
+
+
+def is_cancellable(client: object) -> bool:
+    """Whether `make_cancellable` has reached all connections of this client, or of the SDK's client of it."""
+    pools = _pools_of(getattr(client, "_client", client))
+    networks = [getattr(pool, "_network_backend", None) for pool in pools]
+    return bool(networks) and all(isinstance(network, _CancellableNetwork) for network in networks)
+
+
+def _pools_of(client: object) -> list[Any]:
+    mounts = getattr(client, "_mounts", {})
+    transports = (getattr(client, "_transport", None), *mounts.values())
+    return [getattr(transport, "_pool", None) for transport in transports if transport is not None]
 
 
 def register_response(
@@ -82,8 +100,8 @@ class _CancellableNetwork(httpcore2.NetworkBackend):
         local_address: str | None = None,
         socket_options: Iterable[httpcore2.SOCKET_OPTION] | None = None,
     ) -> httpcore2.NetworkStream:
-        return _CancellableStream(
-            self._network.connect_tcp(host, port, timeout, local_address, socket_options)
+        return _connected(
+            lambda: self._network.connect_tcp(host, port, timeout, local_address, socket_options)
         )
 
     def connect_unix_socket(
@@ -92,10 +110,31 @@ class _CancellableNetwork(httpcore2.NetworkBackend):
         timeout: float | None = None,
         socket_options: Iterable[httpcore2.SOCKET_OPTION] | None = None,
     ) -> httpcore2.NetworkStream:
-        return _CancellableStream(self._network.connect_unix_socket(path, timeout, socket_options))
+        return _connected(lambda: self._network.connect_unix_socket(path, timeout, socket_options))
 
     def sleep(self, seconds: float) -> None:
         self._network.sleep(seconds)
+
+
+def _connected(connect: Callable[[], httpcore2.NetworkStream]) -> _CancellableStream:
+    """A call that waits a little at a time connects on another thread: nothing ends the look-up of a name.
+    What comes of it after the call was given up is closed.
+    """
+    sending = _sending_for.get()
+    if sending is None or sending.waiting is None:
+        return _CancellableStream(connect())
+    connecting = run_in_own_thread(connect, "agentapp-connect")
+    try:
+        stream = sending.waiting.wait_for(lambda seconds: connecting.result(min(seconds, CONNECTING_SECONDS)))
+        return _CancellableStream(stream)
+    except TimeoutError:
+        connecting.add_done_callback(_close_if_connected)
+        raise httpcore2.ConnectTimeout("the call was given up") from None
+
+
+def _close_if_connected(connecting: Future[httpcore2.NetworkStream]) -> None:
+    if connecting.exception() is None:
+        connecting.result().close()
 
 
 class _CancellableStream(httpcore2.NetworkStream):
@@ -103,19 +142,41 @@ class _CancellableStream(httpcore2.NetworkStream):
 
     def __init__(self, stream: httpcore2.NetworkStream) -> None:
         self._stream = stream
+        self._socket = _socket_of(stream)
+        self._socket_timeout: float | None = None  # None if it is not known
         self._lock = threading.Lock()
         self._owner: Cancellation | None = None
+        self._waiting: Waiting | None = None
         self._is_down = False
 
     def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
-        return self._stream.read(max_bytes, timeout)
+        if self._waiting is None:
+            self._socket_timeout = None
+            return self._stream.read(max_bytes, timeout)
+        try:
+            return self._waiting.wait_for(partial(self._receive, max_bytes))
+        except TimeoutError as exc:
+            raise httpcore2.ReadTimeout(str(exc)) from None
+        except OSError as exc:
+            raise httpcore2.ReadError(str(exc)) from exc
 
     def write(self, buffer: bytes, timeout: float | None = None) -> None:
         sending = _sending_for.get()
-        self._assign_to(sending and sending.cancellation)
+        self._assign_to(sending)
         if sending is not None:
             sending.on_sent()
-        self._stream.write(buffer, timeout)
+        if self._waiting is None or self._socket is None:
+            self._socket_timeout = None
+            self._stream.write(buffer, timeout)
+            return
+        unsent = memoryview(buffer)
+        try:
+            while unsent:
+                unsent = unsent[self._waiting.wait_for(partial(self._send, self._socket, unsent)) :]
+        except TimeoutError as exc:
+            raise httpcore2.WriteTimeout(str(exc)) from None
+        except OSError as exc:
+            raise httpcore2.WriteError(str(exc)) from exc
 
     def close(self) -> None:
         with self._lock:
@@ -124,18 +185,38 @@ class _CancellableStream(httpcore2.NetworkStream):
     def start_tls(
         self, ssl_context: ssl.SSLContext, server_hostname: str | None = None, timeout: float | None = None
     ) -> httpcore2.NetworkStream:
-        return _CancellableStream(self._stream.start_tls(ssl_context, server_hostname, timeout))
+        return _connected(lambda: self._stream.start_tls(ssl_context, server_hostname, timeout))
 
     def get_extra_info(self, info: str) -> Any:
         return self._stream.get_extra_info(info)
 
-    def _assign_to(self, call: Cancellation | None) -> None:
+    def _receive(self, max_bytes: int, seconds: float) -> bytes:
+        if self._socket is not None:
+            self._set_timeout(self._socket, seconds)
+            return self._socket.recv(max_bytes)
+        try:
+            return self._stream.read(max_bytes, seconds)
+        except httpcore2.ReadTimeout:
+            raise TimeoutError from None
+
+    def _send(self, connection: socket.socket, data: memoryview, seconds: float) -> int:
+        self._set_timeout(connection, seconds)
+        return connection.send(data)
+
+    def _set_timeout(self, connection: socket.socket, seconds: float) -> None:
+        """Only if it changes: it is a call of the system, and each lets other threads go first."""
+        if seconds != self._socket_timeout:
+            self._socket_timeout = seconds
+            connection.settimeout(seconds)
+
+    def _assign_to(self, sending: Sending | None) -> None:
+        call = sending and sending.cancellation
         with self._lock:
             if self._is_down and self._owner is not call:
                 # The call before was cancelled when the pool had already given its connection to this one.
                 # Nothing has been sent yet, and this error makes the pool take another connection.
                 raise httpcore2.ConnectionNotAvailable
-            self._owner = call
+            self._owner, self._waiting = call, sending and sending.waiting
         if call is not None:
             call.on_cancel(partial(self._shut_down_for, call))
 
@@ -145,6 +226,17 @@ class _CancellableStream(httpcore2.NetworkStream):
             if self._owner is call:
                 self._is_down = True
                 _shut_down(self._stream)
+
+
+def _socket_of(stream: httpcore2.NetworkStream) -> socket.socket | None:
+    """The socket that carries what is read and written. None if somebody else decrypts what it carries, as
+    behind a proxy that is itself spoken to by TLS.
+    """
+    connection = stream.get_extra_info("socket")
+    is_encrypted = stream.get_extra_info("ssl_object") is not None
+    if is_encrypted and not isinstance(connection, ssl.SSLSocket):
+        return None
+    return connection if isinstance(connection, socket.socket) else None
 
 
 def _shut_down(stream: httpcore2.NetworkStream) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, Generic, TypeVar
 
 import anthropic
@@ -11,6 +12,8 @@ import anthropic
 from agentapp.agents.providers.anthropic.errors import UnusableKey
 
 DEFAULT_BASE_URL = "https://api.anthropic.com"
+
+CALLS_PER_CLIENT = 32
 
 C = TypeVar("C")
 
@@ -40,6 +43,35 @@ class OwnedClient(Generic[C]):
         with self._lock:
             made, self._made = self._made, None
         return made[1] if made is not None and made[0] == owner else None
+
+
+class SharedClients(Generic[C]):
+    """As many clients as are needed so that each has few calls at a time.
+
+    A client looks at all of its connections before and after each call, and lets no other call begin
+    meanwhile: one with hundreds of connections spends more time on that than on the calls.
+    """
+
+    def __init__(self, make: Callable[[], C], calls_each: float = CALLS_PER_CLIENT) -> None:
+        self._make, self._calls_each = make, calls_each
+        self._lock = threading.Lock()
+        self._calls = [0]
+        self.all = [make()]
+
+    @contextmanager
+    def taken(self) -> Iterator[C]:
+        """One for a call: always the first that has room, so that the fewest connections are needed."""
+        with self._lock:
+            room = (number for number, calls in enumerate(self._calls) if calls < self._calls_each)
+            if (number := next(room, len(self.all))) == len(self.all):
+                self.all.append(self._make())
+                self._calls.append(0)
+            self._calls[number] += 1
+        try:
+            yield self.all[number]
+        finally:
+            with self._lock:
+                self._calls[number] -= 1
 
 
 def client_maker(kind: Callable[..., C], api_key: str, base_url: str | None) -> Callable[..., C]:

@@ -17,10 +17,11 @@ from agentapp.events import Usage
 
 CONNECT_TIMEOUT = 5.0
 # The API counts what it read from or wrote to its cache apart from the other input.
-TOKEN_COUNTS = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens", "output_tokens")
+CACHE_READ, CACHE_WRITTEN = "cache_read_input_tokens", "cache_creation_input_tokens"
+TOKEN_COUNTS = ("input_tokens", CACHE_READ, CACHE_WRITTEN, "output_tokens")
 
 
-def request_for(call: ModelCall) -> dict[str, Any]:
+def request_for(call: ModelCall, prompt_cache: bool = True) -> dict[str, Any]:
     """The arguments of ``messages.create``, without blank texts and empty messages: the API refuses them."""
     messages = [{"role": m.role, "content": content} for m in call.messages if (content := list(_blocks(m)))]
     request: dict[str, Any] = {
@@ -36,7 +37,39 @@ def request_for(call: ModelCall) -> dict[str, Any]:
             {"name": t.name, "description": t.description, "input_schema": dict(t.input_schema)}
             for t in call.tools
         ]
+    if prompt_cache:
+        _mark_for_cache(request)
     return request
+
+
+def _mark_for_cache(request: dict[str, Any]) -> None:
+    """Have the API keep what later calls will send again, and look for what earlier ones have left.
+
+    It keeps what comes before a mark (tools, instructions, messages, in this order) for five minutes after it
+    was used last, and takes four marks at most. They are at the end of:
+
+    - the instructions, for the user's other chats;
+    - what the person said last, for the next turn: what tools and colleagues said after that is not in it;
+    - the last message but one of that side, which was the end of the call before. The API would find it by
+      itself, but not if more than twenty blocks came after it, as of many tools called at once;
+    - the last message, for the next call of this turn.
+
+    There is no mark on the tools alone: they are the same for all users. See "The provider's cache" in
+    docs/security.md.
+    """
+    if "system" in request:
+        request["system"] = [{"type": "text", "text": request["system"]}]
+        _mark(request["system"][-1])
+    contents = [message["content"] for message in request["messages"] if message["role"] == "user"]
+    for content in contents[-2:]:
+        _mark(content[-1])
+    said = (text for content in reversed(contents) for text in content if text["type"] == "text")
+    if (last := next(said, None)) is not None:
+        _mark(last)
+
+
+def _mark(block: dict[str, Any]) -> None:
+    block["cache_control"] = {"type": "ephemeral"}
 
 
 def _blocks(message: Message) -> Iterator[dict[str, Any]]:
@@ -165,8 +198,13 @@ class Assembler:
         # Counts are totals so far, and an event names only those it knows: a later one replaces an earlier.
         self._counts |= {name: int(usage[name]) for name in TOKEN_COUNTS if usage.get(name) is not None}
         said = [count for name, count in self._counts.items() if name != "output_tokens"]
-        taken_in = sum(said) if said else self._meter.estimate.input_tokens
-        self.usage = Usage(taken_in, self._counts.get("output_tokens", 0), model_calls=1)
+        self.usage = Usage(
+            sum(said) if said else self._meter.estimate.input_tokens,
+            self._counts.get("output_tokens", 0),
+            model_calls=1,
+            cache_read_tokens=self._counts.get(CACHE_READ, 0),
+            cache_write_tokens=self._counts.get(CACHE_WRITTEN, 0),
+        )
         return self.usage
 
 

@@ -3,57 +3,71 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any
 
 import anthropic
-from anthropic import AsyncStream, Stream
+import httpx2
+from anthropic import AsyncStream, RequestOptions, Stream
+from anthropic.types import Message, RawMessageStreamEvent
 
 from agentapp.agents.provider import ModelCall, Reply
 from agentapp.agents.providers.anthropic.cancelling import (
     Sending,
+    is_cancellable,
     make_cancellable,
     register_response,
     sending_for,
 )
-from agentapp.agents.providers.anthropic.clients import OwnedClient, client_maker, key_of
-from agentapp.agents.providers.anthropic.errors import writing_request
+from agentapp.agents.providers.anthropic.clients import OwnedClient, SharedClients, client_maker, key_of
+from agentapp.agents.providers.anthropic.errors import UnusableKey, writing_request
 from agentapp.agents.providers.anthropic.messages import Assembler, request_for
 from agentapp.errors import ProviderGarbled
 from agentapp.events import Usage
 
+EVENTS = Stream[RawMessageStreamEvent]
+# How many connections there are is limited by how many turns there are. To make one takes longer than a call.
+LIMITS = httpx2.Limits(max_connections=None, max_keepalive_connections=None, keepalive_expiry=30.0)
+
 
 class AnthropicProvider:
-    """Takes a key (and the address, if it is not the public one), or a client that remains the caller's."""
+    """Takes a key (and the address, if it is not the public one), or a client that remains the caller's.
+
+    ``prompt_cache`` is off for gateways that refuse `cache_control`.
+    """
 
     def __init__(
-        self, api_key: str = "", base_url: str | None = None, *, client: anthropic.Anthropic | None = None
+        self,
+        api_key: str = "",
+        base_url: str | None = None,
+        *,
+        client: anthropic.Anthropic | None = None,
+        prompt_cache: bool = True,
     ) -> None:
         self._key, make = key_of(api_key, client), client_maker(anthropic.Anthropic, api_key, base_url)
+        ready = client and client.with_options(max_retries=0)
         self._clients = OwnedClient(
-            lambda: make(http_client=make_cancellable(anthropic.DefaultHttpxClient(follow_redirects=False))),
-            client and client.with_options(max_retries=0),
+            lambda: _shared(make), None if ready is None else SharedClients(lambda: ready, math.inf)
         )
+        self._prompt_cache = prompt_cache
         self._is_callers_client = client is not None  # its connections do not tell when they are written to
 
-    def stream(self, call: ModelCall) -> Iterator[str | Usage | Reply]:
-        answer, last_piece = Assembler(call.meter), time.monotonic()
+    @property
+    def reads_in_place(self) -> bool:
+        """Not with a client of the caller's: its connections wait as they like."""
         try:
-            client = self._clients.get(os.getpid())
-            if self._is_callers_client:
-                answer.sent()
-            with writing_request(), sending_for(Sending(call.cancellation, answer.sent)):
-                stream = client.messages.create(**request_for(call), stream=True)
-            with stream:
-                register_response(call.cancellation, stream.response, lambda: answer.complete)
-                for event in Stream.raw_events(stream.response):
-                    if (piece := answer.feed(event.data)) is not None:
-                        yield piece
-                    if isinstance(piece, str):
-                        last_piece = time.monotonic()
-                    else:
-                        _check_silence(time.monotonic() - last_piece, call)
+            return not self._is_callers_client and is_cancellable(self._clients.get(os.getpid()).all[0])
+        except UnusableKey:
+            return False
+
+    def stream(self, call: ModelCall) -> Iterator[str | Usage | Reply]:
+        answer = Assembler(call.meter)
+        try:
+            with self._clients.get(os.getpid()).taken() as client:
+                yield from self._pieces(client, call, answer)
             answer.check_complete()
         except Exception as exc:
             if call.cancellation.is_cancelled:  # the failure is our own doing, so it is not logged
@@ -64,9 +78,48 @@ class AnthropicProvider:
             call.cancellation.clear()
         yield answer.reply()
 
+    def _pieces(
+        self, client: anthropic.Anthropic, call: ModelCall, answer: Assembler
+    ) -> Iterator[str | Usage]:
+        last_piece = time.monotonic()
+        if self._is_callers_client:
+            answer.sent()
+        with writing_request(), sending_for(Sending(call.cancellation, answer.sent, call.waiting)):
+            stream = _create(client, request_for(call, self._prompt_cache))
+        with stream:
+            register_response(call.cancellation, stream.response, lambda: answer.complete)
+            for event in Stream.raw_events(stream.response):
+                if (piece := answer.feed(event.data)) is not None:
+                    yield piece
+                if isinstance(piece, str):
+                    last_piece = time.monotonic()
+                else:
+                    _check_silence(time.monotonic() - last_piece, call)
+
     def close(self) -> None:
-        if (client := self._clients.drop(os.getpid())) is not None:
-            client.close()
+        if (clients := self._clients.drop(os.getpid())) is not None:
+            for client in clients.all:
+                client.close()
+
+
+def _shared(make: Callable[..., anthropic.Anthropic]) -> SharedClients[anthropic.Anthropic]:
+    certificates = httpx2.create_ssl_context()  # takes long to make, and is the same for all
+
+    def make_client() -> anthropic.Anthropic:
+        network = anthropic.DefaultHttpxClient(verify=certificates, limits=LIMITS, follow_redirects=False)
+        return make(http_client=make_cancellable(network))
+
+    return SharedClients(make_client)
+
+
+def _create(client: anthropic.Anthropic, request: dict[str, Any]) -> Stream[RawMessageStreamEvent]:
+    """The same as ``client.messages.create``, without the time that it takes to look at each argument."""
+    options: RequestOptions = {"timeout": request["timeout"]}
+    body = {**request, "stream": True}
+    del body["timeout"]
+    return client.post(
+        "/v1/messages", cast_to=Message, body=body, options=options, stream=True, stream_cls=EVENTS
+    )
 
 
 class AsyncAnthropicProvider:
@@ -78,7 +131,9 @@ class AsyncAnthropicProvider:
         base_url: str | None = None,
         *,
         client: anthropic.AsyncAnthropic | None = None,
+        prompt_cache: bool = True,
     ) -> None:
+        self._prompt_cache = prompt_cache
         self._key, make = key_of(api_key, client), client_maker(anthropic.AsyncAnthropic, api_key, base_url)
         self._clients = OwnedClient(
             lambda: make(http_client=anthropic.DefaultAsyncHttpxClient(follow_redirects=False)),
@@ -91,7 +146,7 @@ class AsyncAnthropicProvider:
             client = self._clients.get((os.getpid(), asyncio.get_running_loop()))
             answer.sent()
             with writing_request():
-                stream = await client.messages.create(**request_for(call), stream=True)
+                stream = await client.messages.create(**request_for(call, self._prompt_cache), stream=True)
             async with stream:
                 async for event in AsyncStream.raw_events(stream.response):
                     if (piece := answer.feed(event.data)) is not None:
@@ -112,6 +167,7 @@ class AsyncAnthropicProvider:
 
 
 def _check_silence(silence: float, call: ModelCall) -> None:
-    # Pings keep the connection's own timeout from ever ending a call, and the reader sees none of them.
-    if silence > call.timeout:
+    # Pings keep the connection's own timeout from ever ending a call, and the reader sees none of them. Who
+    # reads in place has waited for them, and counts that itself.
+    if call.waiting is None and silence > call.timeout:
         raise TimeoutError(f"nothing but pings for {silence:.1f} seconds")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import re
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass
 
@@ -23,15 +22,19 @@ FAIL_AFTER_PIECES = 6
 class DemoProvider:
     """Streams what `answer` returns word by word, with ``delay`` seconds in between."""
 
-    def __init__(self, delay: float = 0.02, sleep: Callable[[float], object] = time.sleep) -> None:
+    def __init__(self, delay: float = 0.02, sleep: Callable[[float], object] | None = None) -> None:
         self._delay, self._sleep = delay, sleep
+        self.reads_in_place = sleep is None
 
     def stream(self, call: ModelCall) -> Iterator[str | Reply]:
+        sleep = self._sleep or call.sleep
         for step in _steps(call, self._delay):
-            if isinstance(step, _Wait):
-                self._sleep(step.seconds)
-            else:
+            if not isinstance(step, _Wait):
                 yield step
+                continue
+            sleep(step.seconds)
+            if call.cancellation.is_cancelled:
+                raise ProviderGarbled("The call was given up.")
 
 
 class AsyncDemoProvider:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import threading
+from contextlib import ExitStack
 
 import anthropic
 import pytest
 
 from agentapp.agents.providers.anthropic import AnthropicProvider, AsyncAnthropicProvider
-from agentapp.agents.providers.anthropic.clients import OwnedClient
+from agentapp.agents.providers.anthropic.clients import OwnedClient, SharedClients
 from agentapp.errors import ProviderBusy
 from tests.agents.providers.anthropic.asking import KEY, InLoop, Threaded, call, reply_of
 from tests.support.messages_api import MessagesApi, Script
@@ -41,9 +42,9 @@ def test_a_forked_process_does_not_use_its_parents_connection(
         reply_of(list(provider.stream(call())))
         assert provider._clients.get(-1) is not parents
         provider.close()
-    assert not parents.is_closed()
+    assert not parents.all[0].is_closed()
     assert api.connections == 2
-    parents.close()
+    parents.all[0].close()
 
 
 def test_each_event_loop_has_its_own_connection(api: MessagesApi) -> None:
@@ -91,3 +92,24 @@ def test_a_ready_client_is_used_without_its_retries_and_stays_open(api: Messages
         assert reply_of(list(provider.stream(call()))).text == "fine"
         provider.close()
         assert not client.is_closed()
+
+
+def test_each_client_has_few_calls_at_a_time_and_the_first_with_room_is_taken() -> None:
+    made: list[int] = []
+    clients = SharedClients(lambda: made.append(len(made)) or made[-1], 2)
+    with ExitStack() as under_way:
+        assert [under_way.enter_context(clients.taken()) for _ in range(5)] == [0, 0, 1, 1, 2]
+    with clients.taken() as first, clients.taken() as second:
+        assert (first, second) == (0, 0)
+    assert len(clients.all) == 3
+
+
+def test_a_provider_closes_all_its_clients(api: MessagesApi, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SharedClients.__init__, "__defaults__", (1,))
+    provider = AnthropicProvider(KEY, api.url)
+    for one, two in zip(provider.stream(call()), provider.stream(call()), strict=True):
+        assert type(one) is type(two)
+    clients = provider._clients.get(os.getpid()).all
+    assert len(clients) == 2
+    provider.close()
+    assert all(client.is_closed() for client in clients)

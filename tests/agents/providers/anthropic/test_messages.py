@@ -16,6 +16,8 @@ from agentapp.events import Usage
 from tests.agents.providers.anthropic.asking import ADD, EVENTS, KEY, call, reply_of
 from tests.support.messages_api import MessagesApi
 
+MARK = {"cache_control": {"type": "ephemeral"}}
+
 
 def test_a_conversation_with_tools_is_sent_as_the_api_wants_it(ask: Any, api: MessagesApi) -> None:
     calls = (ToolCall("t1", "add", {"a": 1}), ToolCall("t2", "add", "{broken"), ToolCall("t3", "add", [1]))
@@ -32,10 +34,10 @@ def test_a_conversation_with_tools_is_sent_as_the_api_wants_it(ask: Any, api: Me
         "model": "claude-test",
         "max_tokens": 99,
         "stream": True,
-        "system": "Be brief.",
+        "system": [{"type": "text", "text": "Be brief.", **MARK}],
         "tools": [{"name": "add", "description": "Adds.", "input_schema": dict(ADD.input_schema)}],
         "messages": [
-            {"role": "user", "content": [{"type": "text", "text": "add"}]},
+            {"role": "user", "content": [{"type": "text", "text": "add", **MARK}]},
             {
                 "role": "assistant",
                 "content": [
@@ -51,7 +53,7 @@ def test_a_conversation_with_tools_is_sent_as_the_api_wants_it(ask: Any, api: Me
                     {"type": "tool_result", "tool_use_id": "t1", "content": "2"},
                     {"type": "tool_result", "tool_use_id": "t2", "content": "bad", "is_error": True},
                     {"type": "tool_result", "tool_use_id": "t3", "content": "(empty)"},
-                    {"type": "text", "text": "and?"},
+                    {"type": "text", "text": "and?", **MARK},
                 ],
             },
         ],

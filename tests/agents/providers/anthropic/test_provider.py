@@ -92,10 +92,10 @@ def test_tool_input_that_does_not_parse_is_handed_over_raw(ask: Any, api: Messag
     assert [c.input for c in reply_of(ask(call())).calls] == [raw]
 
 
-def test_cached_tokens_are_input_tokens(ask: Any, api: MessagesApi) -> None:
+def test_cached_tokens_are_input_tokens_and_are_counted_apart_too(ask: Any, api: MessagesApi) -> None:
     numbers = {"input_tokens": 10, "cache_read_tokens": 200, "cache_creation_tokens": 30, "output_tokens": 7}
     api.respond_with(Script(("x",), **numbers))
-    assert reply_of(ask(call())).usage == Usage(240, 7, 1)
+    assert reply_of(ask(call())).usage == Usage(240, 7, 1, 200, 30)
 
 
 @pytest.mark.parametrize("reason", ["max_tokens", "refusal", "stop_sequence", "pause_turn", "of_the_future"])

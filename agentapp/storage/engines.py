@@ -1,0 +1,148 @@
+"""The engines: how connections are opened, and which of them may be taken from the pool."""
+
+from __future__ import annotations
+
+import os
+import select
+import sqlite3
+import time
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Connection, Engine, create_engine, event, exc
+
+from agentapp.instance import make_private
+from agentapp.storage.disk import PRIMARY_CODE
+
+CONNECT_SECONDS = 10.0
+LOCK_WAIT_SECONDS = 10.0  # for a lock that another process or another transaction holds
+LOCK_RETRY_SECONDS = 0.001  # between two tries to get SQLite's write lock
+# For the threads of this process that came first. It is long, so that when many come at once all of them are
+# served, though some are late.
+QUEUE_WAIT_SECONDS = 30.0
+MAX_CONNECTIONS = 30  # of one process to PostgreSQL
+KEPT_SQLITE_CONNECTIONS = 8  # of one process, for reading
+
+
+def make_engine(url: str) -> Engine:
+    """Its errors do not show the parameters: errors go to the log, and what people wrote must not."""
+    if url.startswith("sqlite"):
+        # A SQLite connection is only an open file, and each thread has at most one. Those used last are used
+        # first: they have the statements and the pages of the file in memory.
+        return _make_sqlite_engine(
+            url, pool_size=KEPT_SQLITE_CONNECTIONS, max_overflow=-1, pool_use_lifo=True
+        )
+    engine = create_engine(
+        url,
+        hide_parameters=True,
+        pool_size=MAX_CONNECTIONS // 3,
+        max_overflow=MAX_CONNECTIONS - MAX_CONNECTIONS // 3,
+        pool_timeout=QUEUE_WAIT_SECONDS,
+        pool_use_lifo=True,
+        connect_args={"connect_timeout": int(CONNECT_SECONDS)},
+    )
+    event.listen(engine, "connect", _configure_postgres)
+    _guard_connections(engine)
+    event.listen(engine, "checkout", _refuse_closed)
+    return engine
+
+
+def make_sqlite_writer(url: str) -> Engine:
+    """The engine for the one connection that writes. Its transactions take the write lock when they begin: a
+    reader that turns into a writer later fails under load, however long the timeout is.
+    """
+    engine = _make_sqlite_engine(url, pool_size=1, max_overflow=0)
+    event.listen(engine, "connect", _never_sleep_for_lock)
+    return engine
+
+
+def _make_sqlite_engine(url: str, **pool: Any) -> Engine:
+    engine = create_engine(
+        url,
+        hide_parameters=True,
+        connect_args={"timeout": LOCK_WAIT_SECONDS, "check_same_thread": False},
+        **pool,
+    )
+    event.listen(engine, "connect", _configure_sqlite)
+    event.listen(engine, "begin", _begin_sqlite)
+    _guard_connections(engine)
+    return engine
+
+
+def _guard_connections(engine: Engine) -> None:
+    event.listen(engine, "connect", _remember_pid)
+    event.listen(engine, "checkout", _refuse_inherited)
+
+
+def _configure_sqlite(connection: sqlite3.Connection, record: Any) -> None:
+    _make_files_private(connection)
+    connection.isolation_level = None  # transactions are begun by _begin_sqlite, not by the driver
+    cursor = connection.cursor()
+    for pragma in ("journal_mode = WAL", "synchronous = NORMAL", "foreign_keys = ON"):
+        cursor.execute(f"PRAGMA {pragma}")
+    cursor.close()
+
+
+def _make_files_private(connection: sqlite3.Connection) -> None:
+    """Before SQLite makes the other two files, which get the mode of the first."""
+    for _, _, file in connection.execute("PRAGMA database_list").fetchall():
+        if file:
+            make_private(Path(file + ending) for ending in ("", "-wal", "-shm"))
+
+
+def _configure_postgres(connection: Any, record: Any) -> None:
+    """A transaction that never ends must not make all others wait for ever for the rows it has locked."""
+    connection.execute(f"SET lock_timeout = '{LOCK_WAIT_SECONDS:.0f}s'")
+    connection.commit()
+
+
+def _never_sleep_for_lock(connection: sqlite3.Connection, record: Any) -> None:
+    """SQLite itself sleeps between its tries for up to a tenth of a second. A process that sleeps for so long
+    is often too late again: see `begin_writing`.
+    """
+    connection.execute("PRAGMA busy_timeout = 0")
+    record.info["writes"] = True
+
+
+def _begin_sqlite(connection: Connection) -> None:
+    if connection.connection.info.get("writes") or connection.get_execution_options().get("agentapp_writes"):
+        begin_writing(connection.connection.cursor())
+    else:
+        connection.exec_driver_sql("BEGIN")
+
+
+def begin_writing(cursor: Any) -> None:
+    """Begin a transaction with SQLite's write lock, as soon as it can be had."""
+    ends = time.monotonic() + LOCK_WAIT_SECONDS
+    while True:
+        try:
+            cursor.execute("BEGIN IMMEDIATE")
+            return
+        except sqlite3.OperationalError as error:
+            # There are several kinds of busy: one is a file that another process has just opened anew.
+            if error.sqlite_errorcode & PRIMARY_CODE != sqlite3.SQLITE_BUSY or time.monotonic() > ends:
+                raise
+            time.sleep(LOCK_RETRY_SECONDS)
+
+
+def _remember_pid(connection: Any, record: Any) -> None:
+    record.info["pid"] = os.getpid()
+
+
+def _refuse_inherited(connection: Any, record: Any, proxy: Any) -> None:
+    """A connection that was opened before a fork belongs to the parent. Two processes on one connection would
+    get each other's answers.
+    """
+    if record.info["pid"] != os.getpid():
+        record.dbapi_connection = proxy.dbapi_connection = None
+        raise exc.DisconnectionError("this connection was opened by another process")
+
+
+def _refuse_closed(connection: Any, record: Any, proxy: Any) -> None:
+    """A server that was restarted has closed the connections of the pool. This sees it without asking the
+    server: nothing is to be read from a connection that is idle, except its end.
+    """
+    idle = select.poll()
+    idle.register(connection.fileno(), select.POLLIN)
+    if connection.closed or idle.poll(0):
+        raise exc.DisconnectionError("the server has closed this connection")

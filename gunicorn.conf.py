@@ -66,7 +66,7 @@ workers = _options.workers
 threads = _options.threads
 # The rest wait for their client, without a thread: idle ones, and requests that are not whole yet. If there
 # are more, those with the least to lose are closed.
-worker_connections = threads + 2500
+worker_connections = threads + 3000
 
 # In seconds. Only a worker whose main loop hangs is killed after this; how long an answer may take is decided
 # by the turn's own deadline. It must also be long enough to import everything on a slow machine.

@@ -103,15 +103,15 @@ BUGS = (
     Bug(
         "a connection held while the model talks",
         "agentapp/storage/db.py",
-        "        self.release()\n        with (\n            self._queued_for_writing(),\n",
-        "        with (\n            self._queued_for_writing(),\n",
+        "        self.release()\n        with (\n",
+        "        with (\n",
         "tests/turns/test_turn.py::test_no_connection_is_held_while_the_model_talks",
     ),
     Bug(
         "two connections held at once",
         "agentapp/storage/db.py",
-        "        self.release()\n        with self._queued_for_writing(), ",
-        "        with self._queued_for_writing(), ",
+        "        self.release()\n        with self._permit(), ",
+        "        with self._permit(), ",
         "tests/storage/test_storage.py::test_nobody_holds_two_connections_at_once[sqlite]",
     ),
     Bug(
@@ -474,16 +474,17 @@ BUGS = (
     Bug(
         "a dead turn keeps what it reserved",
         "agentapp/turns/abandoned.py",
-        "        guardrails.settle(chat.cells, scope, running.reservation, result, chat.",
-        "        (chat.cells, scope, running.reservation, result, chat.",
+        "Spent.of(result))\n        guardrails.settle(chat",
+        "Spent.of(result))\n        (chat",
         "tests/turns/test_turn.py::test_a_dead_turn_is_given_back_once_when_the_next_message_comes[never]",
     ),
     Bug(
         "a dead turn gives back twice",
         "agentapp/turns/abandoned.py",
-        "        guardrails.settle(chat.cells, scope, running.reservation, result, chat.",
+        "Spent.of(result))\n        guardrails.settle(chat",
+        "Spent.of(result))\n"
         "        guardrails.settle(chat.cells, scope, running.reservation, result)\n"
-        "        guardrails.settle(chat.cells, scope, running.reservation, result, chat.",
+        "        guardrails.settle(chat",
         "tests/turns/test_turn.py::test_a_dead_turn_is_given_back_once_when_the_next_message_comes[never]",
     ),
     Bug(
@@ -713,6 +714,91 @@ BUGS = (
         "tests/storage/test_room.py::test_a_full_tenant_refuses_all_its_users_and_nobody_elses[sqlite]",
     ),
     Bug(
+        "a slow worker is taken for dead",
+        "agentapp/turns/leases.py",
+        "        return now <= lease_until <= self.latest_end(now) if lives is None else lives\n",
+        "        return now <= lease_until <= self.latest_end(now) and lives is not False\n",
+        "tests/turns/test_heartbeat.py"
+        "::test_a_worker_of_this_machine_that_is_only_slow_is_not_taken_for_dead[sqlite]",
+    ),
+    Bug(
+        "another process with the number of a dead worker is taken for it",
+        "agentapp/turns/leases.py",
+        "started == process.started\n",
+        "True\n",
+        "tests/turns/test_leases.py::test_another_process_with_the_same_number_is_not_the_worker",
+    ),
+    Bug(
+        "a dead worker that its parent has not asked after counts as living",
+        "agentapp/turns/leases.py",
+        'DEAD_STATES = "ZX"',
+        'DEAD_STATES = "!"',
+        "tests/turns/test_leases.py::test_a_process_that_has_ended_is_dead_at_once",
+    ),
+    Bug(
+        "leases that do not grow with the lag",
+        "agentapp/turns/leases.py",
+        "            return Lease(self._worker, max(self._length, grown))\n",
+        "            return Lease(self._worker, self._length)\n",
+        "tests/turns/test_leases.py::test_a_lease_grows_with_the_lag_and_shrinks_when_that_is_over",
+    ),
+    Bug(
+        "turns that nobody plays are kept alive for ever",
+        "agentapp/turns/jobs.py",
+        "        if lost:\n",
+        "        if not lost:\n",
+        "tests/turns/test_heartbeat.py"
+        "::test_a_turn_that_nobody_plays_is_not_kept_alive_but_given_up_by_its_own_worker[sqlite]",
+    ),
+    Bug(
+        "an answer that is whole is thrown away because its worker was slow",
+        "agentapp/turns/turn.py",
+        "                return self._store_after_all(chat, result)\n",
+        "                return False\n",
+        "tests/turns/test_heartbeat.py"
+        "::test_a_turn_that_was_taken_for_dead_and_answered_whole_is_saved[sqlite]",
+    ),
+    Bug(
+        "an answer that comes back into a chat that went on without it",
+        "agentapp/storage/turn_statements.py",
+        "Turn.number == _NEWEST_NUMBER",
+        "Turn.number <= _NEWEST_NUMBER",
+        "tests/turns/test_heartbeat.py"
+        "::test_a_turn_that_was_taken_for_dead_stays_so_if_something_else_has_happened"
+        "[sqlite-the chat went on]",
+    ),
+    Bug(
+        "events that are lost or stored twice after the news of a commit was lost",
+        "agentapp/turns/local.py",
+        "        if self._offered is None:\n",
+        "        if True:\n",
+        "tests/turns/test_heartbeat.py"
+        "::test_events_whose_commit_nobody_heard_of_are_stored_once_and_in_order[sqlite]",
+    ),
+    Bug(
+        "a heartbeat that waits behind all turns",
+        "agentapp/storage/write_permits.py",
+        "self._take_urgently(seconds) if urgent else self._take(seconds)",
+        "self._take(seconds)",
+        "tests/storage/test_write_permits.py::test_who_is_urgent_goes_before_all_who_wait",
+    ),
+    Bug(
+        "a tenant with many users that has everybody else refused",
+        "agentapp/server/lanes.py",
+        "(self._of_group[self._groups[key]], self.in_flight(key))",
+        "self.in_flight(key)",
+        "tests/server/test_lanes.py"
+        "::test_the_group_with_most_in_flight_is_refused_first_and_one_with_little_nothing",
+    ),
+    Bug(
+        "turns of one tenant that are stuck keep those of all others from beginning",
+        "agentapp/server/turn_loop.py",
+        "now - connection.in_thread_since > BEGINNING_SECONDS:\n",
+        "now - connection.in_thread_since > 3_600:\n",
+        "tests/server/test_turn_loop.py"
+        "::test_turns_that_are_stuck_before_they_begin_do_not_keep_others_from_it",
+    ),
+    Bug(
         "a full disk that is found only after the call is paid for",
         "agentapp/storage/room.py",
         "        self._db.disk.require_reserve()\n",
@@ -725,13 +811,13 @@ BUGS = (
         "    return unquote(request.path)\n",
         "    return str(request.path)\n",
         "tests/server/test_lanes.py::test_each_kind_of_request_has_threads_of_its_own"
-        "[/chat/x/turns/y/event%73-anna-others4]",
+        "[/chat/x/turns/y/event%73-anna-others5]",
     ),
     Bug(
         "a queue of strangers without end",
         "agentapp/server/lanes.py",
-        "        elif self.waiting > self._most_waiting:\n",
-        "        elif self.waiting > 10**9:\n",
+        "            self.let_wait(self._most_waiting)\n",
+        "            self.let_wait(10**9)\n",
         "tests/server/test_lanes.py"
         "::test_when_too_many_wait_the_newest_of_who_has_most_is_refused_and_nobody_else",
     ),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
@@ -54,14 +55,14 @@ def test_a_scope_left_bound_and_a_foreign_scope_are_alerts(make_app: Callable[..
 class Recorder(NullTelemetry):
     def __init__(self) -> None:
         self.counted: Counter[tuple[Any, ...]] = Counter()
-        self.observed: list[str] = []
+        self.observed: list[tuple[str, float]] = []
 
     def count(self, name: str, amount: int = 1, /, **labels: str) -> None:
         self.counted[(name, *sorted(labels.items()))] += amount
 
     def observe(self, name: str, value: float, /, **labels: str) -> None:
         assert value >= 0
-        self.observed.append(name)
+        self.observed.append((name, value))
 
 
 def test_turns_and_refusals_are_reported_to_whatever_was_handed_in(parts: Parts) -> None:
@@ -85,8 +86,12 @@ def test_turns_and_refusals_are_reported_to_whatever_was_handed_in(parts: Parts)
     }
 
 
-def test_the_heartbeat_reports_how_long_a_beat_took(parts: Parts, monkeypatch: pytest.MonkeyPatch) -> None:
-    recorder = Recorder()
-    monkeypatch.setattr(parts.turns.heartbeat, "_telemetry", recorder)
-    parts.turns.heartbeat.beat()
-    assert recorder.observed == ["heartbeat_lag_seconds"]
+def test_the_heartbeat_reports_how_late_a_beat_has_ended(
+    parts: Parts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for heartbeat in parts.turns.heartbeat.threads:
+        recorder = Recorder()
+        monkeypatch.setattr(heartbeat, "_telemetry", recorder)
+        heartbeat.beat(due=time.monotonic() - 60)
+        ((name, late),) = recorder.observed
+        assert (name, late >= 60) == ("heartbeat_lag_seconds", True)

@@ -31,9 +31,9 @@ class PageSlots:
             raise _busy("pages", self._per_user)
         return PageSlot(self._seats, number)
 
-    def busy(self) -> Busy:
+    def busy(self, most: int = PAGES_WORKER, retry_after: float = RETRY_AFTER_SECONDS) -> Busy:
         """Why nothing more is taken in, whoever it is from."""
-        return _busy("server", PAGES_WORKER)
+        return _busy("server", most, retry_after)
 
     def try_to_take(self, user_id: str) -> tuple[PageSlot | None, Busy | None]:
         """The slot, or why there is none: for a caller that cannot catch the error, because its modules were
@@ -55,5 +55,5 @@ class PageSlot:
         self._seats.release(self._number)
 
 
-def _busy(scope: str, most: int) -> Busy:
-    return stamp_refusal(Busy(limit=most, used=most, retry_after=RETRY_AFTER_SECONDS), scope)
+def _busy(scope: str, most: int, retry_after: float = RETRY_AFTER_SECONDS) -> Busy:
+    return stamp_refusal(Busy(limit=most, used=most, retry_after=retry_after), scope)

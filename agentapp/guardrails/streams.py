@@ -32,6 +32,11 @@ class StreamSlots:
         """As many slots as there are threads beyond the reserved ones, and at least one."""
         self.total = max(1, min(threads, self._seats.width) - reserved)
 
+    @property
+    def most_turns(self) -> int:
+        """So many may be taken by turns, if followers leave them."""
+        return _all_but_an_eighth(self.total)
+
     def taken(self) -> int:
         """In this worker."""
         return self._seats.count_here(TURN, FOLLOWER)
@@ -64,7 +69,7 @@ class StreamSlots:
         return StreamSlot(self._seats, number, displaced_others=displaced)
 
     def _require_room(self, kind: int, tenant: bytes) -> None:
-        most = _half(self.total) if kind == FOLLOWER else _all_but_an_eighth(self.total)
+        most = _half(self.total) if kind == FOLLOWER else self.most_turns
         if self.taken() >= self.total or self._seats.count_here(kind) >= most:
             raise _busy("server", self.total)
         share_of = _half if self._seats.others_want(tenant, WANTED_SECONDS) else _all_but_an_eighth

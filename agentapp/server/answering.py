@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 from gunicorn.http import wsgi
@@ -11,7 +13,7 @@ from gunicorn.workers.gthread import ThreadWorker
 from agentapp.logs import described
 from agentapp.server.answer import Answer
 from agentapp.server.connection import ClientGone, Connection
-from agentapp.server.limits import CLIENT, PAGE_SLOT, UNREADABLE
+from agentapp.server.limits import CLIENT, HAS_BEGUN, PAGE_SLOT, UNREADABLE
 from agentapp.server.unreadable import problem_with, stand_in_for
 
 
@@ -22,6 +24,7 @@ class AnsweringWorker(ThreadWorker):  # type: ignore[misc]
 
     def handle(self, connection: Connection) -> None:
         keep, is_gone = False, True
+        connection.in_thread_since = time.monotonic()
         try:
             keep, is_gone = self._answer(connection), False
         except ClientGone:
@@ -68,6 +71,8 @@ class AnsweringWorker(ThreadWorker):  # type: ignore[misc]
             environ[UNREADABLE] = problem
         if connection.page_slot is not None:
             environ[PAGE_SLOT] = connection.page_slot
+        if connection.is_turn:
+            environ[HAS_BEGUN] = partial(self.method_queue.defer, self.note_begun, connection)
         self.nr += 1
         if self.nr >= self.max_requests and self.alive:
             self.alive = False

@@ -47,7 +47,10 @@ class Connection:
         self.waits: Any = None  # for what: see `connections.Waits`
         self.watched = 0  # the events that the poller reports
         self.page_slot: Any = None  # or why there is none
-        self.leave_lane: Callable[[], None] = _nothing  # when a thread has answered the request
+        self.leave_lane: Callable[..., None] = _nothing  # when a thread has answered the request
+        self.is_turn = False  # that is to begin
+        self.has_begun = False  # the turn, or it lets others begin before it
+        self.in_thread_since = 0.0  # zero while it waits for one
         self.may_be_dropped = False  # if its client has left: the same client has others under way
         self.must_close = False  # after the answer
         self.keep = False  # after the answer, for another request

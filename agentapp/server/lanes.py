@@ -24,13 +24,18 @@ STOP_THREADS = 8
 STRANGERS_WAITING = 1024
 SIGN_INS_WAITING = 128
 PAGES_WAITING = 256
-LONG_WAITING = 256
+TURNS_WAITING = 768  # at most; mostly fewer: see `Shedding`
+FOLLOWERS_WAITING = 128
 LONG_WAITING_EACH = 64  # of one user
+# Turns that have a thread and have not begun yet. With more at once each would only take longer, and so would
+# everything else.
+TURNS_BEGINNING = 8
 STOPS_WAITING = 64
 HEALTH_WAITING = 256
 HEALTH_PATHS = ("/livez", "/readyz")
 # What takes long: the thread streams, or waits for the answer.
-LONG_PATHS = ("/messages", "/retry", "/events")
+TURN_PATHS = ("/messages", "/retry")
+FOLLOWER_PATH = "/events"
 STOP_PATH = "/stop"  # the thread waits for the turn to end
 STATIC_PATH = "/static/"
 SIGN_IN_PATH = "/login"
@@ -41,10 +46,13 @@ UNREAD_NAME = "?"
 
 
 class Job(NamedTuple):
-    """Exactly one of the two is called, once: ``run`` in a thread, or ``refuse`` if too many wait."""
+    """Exactly one of the two is called, once: ``run`` in a thread, or ``refuse`` if too many wait. ``came``
+    is when it came, if that matters.
+    """
 
     run: Callable[[], None]
     refuse: Callable[[], None]
+    came: float = 0.0
 
 
 class Lane:
@@ -54,7 +62,9 @@ class Lane:
     queues in turn: so a key that sends a thousand at once delays its own and nobody else's.
 
     In a lane that ``is_patient`` nothing begins before `start` is called. If more than ``most_waiting`` wait,
-    the newest of the key with the most of them is refused. Of one key at most ``each_waiting`` wait.
+    the newest of the key with the most in flight is refused, in the group with the most in flight. Of one key
+    at most ``each_waiting`` wait. Of those at work at most ``beginning`` have not said yet that they have
+    `begun`.
     """
 
     def __init__(
@@ -66,45 +76,74 @@ class Lane:
         each_waiting: int | None = None,
         *,
         is_patient: bool = False,
+        beginning: int | None = None,
     ) -> None:
         self._is_patient = is_patient
+        self._beginning, self._most_beginning = 0, beginning or threads
         self._most_waiting, self._each_waiting = most_waiting, each_waiting or most_waiting
         self.waiting = 0
         self._threads = Threads(f"agentapp-{name}", threads)
-        self.each, self._free = each, threads
+        self.each, self._most_threads, self._free = each, threads, threads
         self._at_work: Counter[str] = Counter()
         self._queues: dict[str, _Queue] = {}
+        self._groups: dict[str, str] = {}  # of the same keys
+        self._of_group: Counter[str] = Counter()  # in flight
         self._next: dict[str, None] = {}  # the keys that may go on, whose turn it is first
 
     @property
-    def is_full(self) -> bool:
+    def has_no_thread(self) -> bool:
         return not self._free
 
     @property
+    def at_work(self) -> int:
+        return self._most_threads - self._free
+
+    @property
+    def is_full(self) -> bool:
+        return not self._free or self._beginning >= self._most_beginning
+
+    @property
     def can_start(self) -> bool:
-        return bool(self._free and self._next)
+        return bool(not self.is_full and self._next)
 
     def in_flight(self, key: str) -> int:
         queue = self._queues.get(key)
         return self._at_work[key] + (queue.waiting if queue else 0)
 
-    def add(self, key: str, job: Job, part: str = "") -> None:
+    def add(self, key: str, job: Job, part: str = "", group: str | None = None) -> None:
         """Run the job in a thread when it is its turn. After it, `done` must be called.
 
-        Within a key, its parts take turns, and of a part that has a name one job is at work at once.
+        Within a key, its parts take turns, and of a part that has a name one job is at work at once. A key
+        without a group, such as a tenant, is one of its own.
         """
         self._queues.setdefault(key, _Queue()).add(part, job)
+        self._of_group[self._groups.setdefault(key, group or key)] += 1
         self.waiting += 1
         self._let_take_turns(key)
         if not self._is_patient:
             self.start()
         if self._queues[key].waiting > self._each_waiting:
             self._refuse_newest(key)
-        elif self.waiting > self._most_waiting:
-            self._refuse_newest(max(self._queues, key=lambda each: self._queues[each].waiting))
+        else:
+            self.let_wait(self._most_waiting)
 
-    def done(self, key: str, part: str = "") -> None:
+    def let_wait(self, most: int, came_after: float = 0.0) -> None:
+        """Not more than so many, unless they came before that time: who has waited for long is not refused
+        any more.
+        """
+        while self.waiting > most and (key := self._greediest(came_after)) is not None:
+            self._refuse_newest(key)
+
+    def begun(self) -> None:
+        """One of those at work has begun: the next may."""
+        self._beginning -= 1
+        if not self._is_patient:
+            self.start()
+
+    def done(self, key: str, part: str = "", *, has_begun: bool = False) -> None:
         self._free += 1
+        self._beginning -= not has_begun
+        self._leave_group(key)
         self._at_work[key] -= 1
         self._queues[key].done(part)
         self._forget_if_empty(key)
@@ -122,19 +161,33 @@ class Lane:
 
     def start(self) -> None:
         """As many jobs as there are threads for."""
-        while self._free and self._next:
+        while self.can_start:
             key = next(iter(self._next))
             del self._next[key]
             job = self._queues[key].take()
             self.waiting -= 1
             self._free -= 1
+            self._beginning += 1
             self._at_work[key] += 1
             self._let_take_turns(key)
             self._threads.run(job.run)
 
+    def _greediest(self, came_after: float) -> str | None:
+        """Of the keys that have something waiting that came after that time. Among equals, who came last."""
+        waiting = [key for key, queue in reversed(self._queues.items()) if queue.has_newer(came_after)]
+        by_size = lambda key: (self._of_group[self._groups[key]], self.in_flight(key))  # noqa: E731
+        return max(waiting, key=by_size, default=None)
+
+    def _leave_group(self, key: str) -> None:
+        group = self._groups[key]
+        self._of_group[group] -= 1
+        if not self._of_group[group]:
+            del self._of_group[group]
+
     def _refuse_newest(self, key: str) -> None:
         job = self._queues[key].take_newest()
         self.waiting -= 1
+        self._leave_group(key)
         if not self._queues[key].can_start:
             self._next.pop(key, None)
         self._forget_if_empty(key)
@@ -145,6 +198,7 @@ class Lane:
             del self._at_work[key]
             if not self._queues[key].waiting:
                 del self._queues[key]
+                del self._groups[key]
 
 
 class _Queue:
@@ -158,6 +212,9 @@ class _Queue:
     @property
     def can_start(self) -> bool:
         return any(part not in self._at_work for part in self._parts)
+
+    def has_newer(self, than: float) -> bool:
+        return any(jobs[-1].came >= than for jobs in self._parts.values())
 
     def add(self, part: str, job: Job) -> None:
         self._parts.setdefault(part, deque()).append(job)
@@ -191,7 +248,10 @@ class Lanes:
     """Health checks, sign-ins, strangers, pages, stops and turns never wait for each other."""
 
     def __init__(self, threads: int) -> None:
-        self._long = Lane("long", threads, threads, LONG_WAITING, LONG_WAITING_EACH)
+        self.turns = Lane(
+            "turn", threads, threads, TURNS_WAITING, LONG_WAITING_EACH, beginning=TURNS_BEGINNING
+        )
+        self._followers = Lane("follow", threads, threads, FOLLOWERS_WAITING, LONG_WAITING_EACH)
         self._stops = Lane("stop", STOP_THREADS, STOP_THREADS // 4, STOPS_WAITING)
         self.pages = Lane("page", PAGE_THREADS, PAGE_THREADS // 4, PAGES_WAITING)
         self.strangers = Lane(
@@ -202,13 +262,18 @@ class Lanes:
         self._health = {path: Lane(path[1:], 1, 1, HEALTH_WAITING) for path in HEALTH_PATHS}
 
     def limit_long(self, each: int) -> None:
-        """How many long requests of one user may be at work at once."""
-        self._long.each = each
+        """How many turns, and how many streams that follow one, of one user may be at work at once."""
+        self.turns.each = self._followers.each = each
 
     @property
     def are_full(self) -> bool:
         """Whether a request of somebody who has signed in may have to wait here for a thread."""
-        return self._long.is_full or self.pages.is_full
+        return self.turns.is_full or self._followers.is_full or self.pages.is_full
+
+    @property
+    def has_no_thread(self) -> bool:
+        """Whether all threads of a kind are taken, so that it may take long until one is free."""
+        return any(lane.has_no_thread for lane in (self.turns, self._followers, self.pages))
 
     def lane_for(self, request: Any, user: str | None) -> Lane:
         """``request`` is None if it could not be read."""
@@ -221,7 +286,9 @@ class Lanes:
             return self.strangers
         if path.endswith(STOP_PATH):
             return self._stops
-        return self._long if path.endswith(LONG_PATHS) else self.pages
+        if path.endswith(FOLLOWER_PATH):
+            return self._followers
+        return self.turns if path.endswith(TURN_PATHS) else self.pages
 
     @property
     def can_start_strangers(self) -> bool:
@@ -236,7 +303,7 @@ class Lanes:
 
     def shutdown(self, wait: bool) -> None:
         """By this name because gunicorn calls it."""
-        lanes = (self._long, self._stops, self.pages, self.strangers, self._sign_ins)
+        lanes = (self.turns, self._followers, self._stops, self.pages, self.strangers, self._sign_ins)
         for lane in (*lanes, *self._health.values()):
             lane.shutdown(wait)
 

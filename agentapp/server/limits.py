@@ -32,6 +32,8 @@ MAX_CHUNKS = 1_000  # of one request: each takes time, however small it is
 # In the WSGI environment of a request that could not be read: its status, and what is wrong with it. So that
 # such a request is answered by the application too, in the same form as any other error.
 UNREADABLE = "agentapp.unreadable"
+# To be called when the request has begun what takes long, and now mostly waits.
+HAS_BEGUN = "agentapp.has_begun"
 # The slot that was taken for a page when its request came in, or why there was none.
 PAGE_SLOT = "agentapp.page_slot"
 # The client of this request, to be written to while its answer is still being made: see `Answer.send_now`.

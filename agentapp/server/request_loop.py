@@ -20,7 +20,7 @@ from agentapp.server.connection import ClientGone, Connection
 from agentapp.server.connections import Connections, Waits
 from agentapp.server.deferred import Deferred
 from agentapp.server.incoming_request import UserOf, nobody
-from agentapp.server.lanes import Job, Lanes, is_sign_in, is_static, name_signed_in_with
+from agentapp.server.lanes import Job, Lane, Lanes, is_sign_in, is_static, name_signed_in_with
 from agentapp.server.limits import (
     HEAD_SECONDS,
     KEEPALIVE_SECONDS,
@@ -38,6 +38,8 @@ SWEEP_SECONDS = 0.5  # between two looks for connections whose time is over
 LEFT_TO_OTHERS_SECONDS = 0.02
 ACCEPTED_AT_ONCE = 16
 ACCEPTED_WHEN_FULL = 100
+# While as many turns begin as may at once. Another worker may be ready in a moment and share the others.
+ACCEPTED_WHILE_TURNS_BEGIN = 20
 MANY_AT_ONCE = 4  # in one round of the loop: then it is worth asking who of them has left already
 STRANGERS_WAIT_SECONDS = 0.1  # at most, while there is always something else to do
 NO_DESCRIPTORS_SECONDS = 0.1  # for which nothing is accepted if there is no room and nothing can make any
@@ -55,7 +57,6 @@ class RequestLoop(WaitingLoop):
         self._connections = Connections()
         self._user_of: UserOf = nobody
         self._take_page_slot: TakeSlot = lambda user: (None, None)
-        self._busy_answers: tuple[bytes, bytes] = (b"", b"")
         self._trusted_proxies = 0
         self._received = 0  # requests or parts of them, in this round of the loop
         self._answering = 0  # requests that a thread has, or that wait for one
@@ -71,17 +72,14 @@ class RequestLoop(WaitingLoop):
         self,
         user_of: UserOf,
         take_page_slot: TakeSlot,
-        busy_answers: tuple[bytes, bytes],
         half_sent_address: int | None,
         streams_user: int | None,
         trusted_proxies: int,
     ) -> None:
         """``user_of`` says whose request it is, by its cookies; None means a stranger's. ``take_page_slot``
-        gives a slot for a page of this user's, or why there is none. ``busy_answers`` are what a script and
-        a person are told if there is no place in a queue for their request.
+        gives a slot for a page of this user's, or why there is none.
         """
-        self._user_of, self._take_page_slot = user_of, take_page_slot
-        self._busy_answers, self._trusted_proxies = busy_answers, trusted_proxies
+        self._user_of, self._take_page_slot, self._trusted_proxies = user_of, take_page_slot, trusted_proxies
         if half_sent_address is not None:
             # Each worker has its part, so that the limit holds for all of them together.
             self._connections.limit_half_sent(ceil(half_sent_address / self.cfg.workers))
@@ -130,8 +128,9 @@ class RequestLoop(WaitingLoop):
             self._accept_at = now + LEFT_TO_OTHERS_SECONDS
         if now >= self._accept_at:
             self._accept_at = now + LEFT_TO_OTHERS_SECONDS
+            most = ACCEPTED_WHEN_FULL if self.tpool.has_no_thread else ACCEPTED_WHILE_TURNS_BEGIN
             for listener in self.sockets:
-                self.accept(listener, ACCEPTED_WHEN_FULL)
+                self.accept(listener, most)
         return LEFT_TO_OTHERS_SECONDS
 
     def _run_once(self, seconds: float) -> None:
@@ -250,7 +249,11 @@ class RequestLoop(WaitingLoop):
                 lane = self.tpool.strangers  # it need not wait for the user's other requests
         connection.leave_lane = partial(lane.done, key, part)
         self._answering += 1
-        lane.add(key, Job(partial(self.handle, connection), partial(self._refuse, connection)), part)
+        job = Job(partial(self.handle, connection), partial(self._refuse, connection), time.monotonic())
+        self.add_to_lane(connection, lane, key, part, job)
+
+    def add_to_lane(self, connection: Connection, lane: Lane, key: str, part: str, job: Job) -> None:
+        lane.add(key, job, part)
 
     def _refuse(self, connection: Connection) -> None:
         """Too many requests wait already. It is said without a thread."""
@@ -260,7 +263,7 @@ class RequestLoop(WaitingLoop):
 
     def _send_busy(self, connection: Connection) -> None:
         try:
-            connection.send(self._busy_answers[connection.incoming.wants_page], may_wait=True)
+            connection.send(self.busy_answer(connection), may_wait=True)
         except ClientGone:
             self._close(connection)
         else:

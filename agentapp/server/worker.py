@@ -6,10 +6,10 @@ import os
 import time
 from typing import Any
 
-from agentapp.server.request_loop import RequestLoop
+from agentapp.server.turn_loop import TurnLoop
 
 
-class TurnWorker(RequestLoop):
+class TurnWorker(TurnLoop):
     """When it is to end, its turns are drained; at its end it also waits for turns that nobody reads."""
 
     _alive = True
@@ -35,14 +35,17 @@ class TurnWorker(RequestLoop):
         app = self._app()
         if app is not None:
             settings, extensions = app.settings, self.wsgi.extensions
-            busy_answer = extensions["agentapp.busy_answer"]
             self.configure(
                 extensions["agentapp.user_of"],
                 app.pages.try_to_take,
-                (busy_answer(False), busy_answer(True)),
                 half_sent_address=settings.half_sent_address,
                 streams_user=settings.streams_user,
                 trusted_proxies=settings.trusted_proxies,
+            )
+            self.configure_turns(
+                app.turns.slots.most_turns,
+                extensions["agentapp.tenant_of"],
+                extensions["agentapp.busy_answer"],
             )
         super().run()
         while not self._drain(self.cfg.graceful_timeout):

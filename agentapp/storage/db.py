@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 import threading
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any
 
 from sqlalchemy import Engine, PoolProxiedConnection, exc, text
@@ -23,6 +23,7 @@ from agentapp.storage.engines import (
 )
 from agentapp.storage.statements import CompiledStatements, DriverConnection, Row, Statement, Values
 from agentapp.storage.time_limit import limit_statements, took_too_long
+from agentapp.storage.write_permits import WritePermits
 
 POSTGRES_UNDEFINED_TABLE = "42P01"  # SQLite has no code of its own for this error
 
@@ -59,7 +60,7 @@ class Database:
         # PostgreSQL has no such limit, but writers get only half of the connections: when many messages
         # come at once, a request that only reads still gets one.
         writers_at_once = 1 if is_sqlite else MAX_CONNECTIONS // 2
-        self._write_permits = threading.BoundedSemaphore(writers_at_once)
+        self._write_permits = WritePermits(writers_at_once)
         binder.at_release(self.release)
 
     @contextmanager
@@ -76,19 +77,20 @@ class Database:
         for a second, the pool would run empty and all of them would wait for ever.
         """
         self.release()
-        with self._queued_for_writing(), _translating_errors(self.disk), self._writers.begin() as db:
+        with self._permit(), _translating_errors(self.disk), self._writers.begin() as db:
             yield db
 
     @contextmanager
-    def transaction(self) -> Iterator[DriverConnection]:
-        """The same on the driver's own connection, for statements that are compiled once.
+    def transaction(self, *, urgent: bool = False) -> Iterator[DriverConnection]:
+        """The same on the driver's own connection, for statements that are compiled once. One that is
+        ``urgent`` goes before all others of this process that wait.
 
         On PostgreSQL the statements go to the server together as far as nobody asks for their results. So an
         error may be raised by a later one, or at the end.
         """
         self.release()
         with (
-            self._queued_for_writing(),
+            self._permit(urgent=urgent),
             _translating_errors(self.disk),
             self._borrowed(self.writing_engine) as borrowed,
         ):
@@ -140,14 +142,8 @@ class Database:
         """How many request-scoped db sessions are open. If some leak, this number grows."""
         return len(self._readers.registry.registry)
 
-    @contextmanager
-    def _queued_for_writing(self) -> Iterator[None]:
-        if not self._write_permits.acquire(timeout=QUEUE_WAIT_SECONDS):
-            raise StorageUnavailable("The database is busy. Try again in a moment.")
-        try:
-            yield
-        finally:
-            self._write_permits.release()
+    def _permit(self, *, urgent: bool = False) -> AbstractContextManager[None]:
+        return self._write_permits.held(QUEUE_WAIT_SECONDS, urgent=urgent)
 
     @contextmanager
     def _borrowed(self, engine: Engine) -> Iterator[PoolProxiedConnection]:

@@ -5,63 +5,130 @@ The table `turn_events` holds the events of running turns. A foreign key removes
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from datetime import timedelta
+import json
+from collections.abc import Callable, Collection, Mapping, Sequence
+from datetime import datetime, timedelta
+from types import MappingProxyType
+from typing import Any
 
-from sqlalchemy import ColumnElement, CursorResult, and_, bindparam, func, insert, or_, select, update
+from sqlalchemy import (
+    ColumnElement,
+    CursorResult,
+    Insert,
+    Integer,
+    Select,
+    String,
+    Update,
+    and_,
+    bindparam,
+    cast,
+    func,
+    or_,
+    select,
+    update,
+)
+from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import aliased
 
 from agentapp.events import Event, from_json
-from agentapp.guardrails.times import CLOCK_SKEW_SECONDS
 from agentapp.isolation import Scope, new_id
 from agentapp.storage.db import Database
 from agentapp.storage.models import LiveTurn, TurnEvents
-from agentapp.storage.owned import OWNER, in_session, owner_parameters
+from agentapp.storage.owned import in_session
+from agentapp.storage.statements import Statement
 from agentapp.storage.values import utc_now
 from agentapp.turns.values import Lease, NewEvents
 
 MAX_TURNS_PER_QUERY = 100  # each adds an OR, and SQLite limits how deep an expression may be
+COLUMNS = ("turn_id", "tenant_id", "user_id", "session_id", "first", "events", "spent")
+
+# One statement for all turns, however many: what it is about is a list in JSON, a single parameter. With one
+# step of the driver for each turn, a thread would ask for the interpreter's lock as often, and under load it
+# would wait each time.
+_LIST = bindparam("list", type_=String)
+_OF_SQLITE = func.json_each(_LIST).table_valued("value")
+_OF_POSTGRESQL = func.json_array_elements(cast(_LIST, postgresql.JSON)).table_valued("value")
 
 
-_later = aliased(TurnEvents)
-# For a turn that goes on spending without an event, as while the model writes the input of a tool.
-UPDATE_SPENT = (
-    update(TurnEvents)
-    .where(in_session(OWNER, TurnEvents), TurnEvents.turn_id == bindparam("turn"))
-    .where(
-        TurnEvents.first
-        == select(func.max(_later.first)).where(_later.turn_id == bindparam("turn")).scalar_subquery()
+def _add_events_on_sqlite() -> Insert:
+    columns = [func.json_extract(_OF_SQLITE.c.value, f"$[{at}]") for at in range(len(COLUMNS))]
+    # Without a condition SQLite would take the ON of ON CONFLICT for that of a join.
+    rows = select(*columns).where(_OF_SQLITE.c.value.is_not(None))
+    adding = sqlite.insert(TurnEvents).from_select(COLUMNS, rows)
+    new = {"events": adding.excluded.events, "spent": adding.excluded.spent}
+    return adding.on_conflict_do_update(index_elements=["turn_id", "first"], set_=new)
+
+
+def _add_events_on_postgresql() -> Insert:
+    value = _OF_POSTGRESQL.c.value
+    ids = [func.json_extract_path_text(value, str(at)) for at in range(4)]
+    first = cast(func.json_extract_path_text(value, "4"), Integer)
+    kept = [func.json_extract_path(value, str(at)) for at in (5, 6)]
+    adding = postgresql.insert(TurnEvents).from_select(COLUMNS, select(*ids, first, *kept))
+    new = {"events": adding.excluded.events, "spent": adding.excluded.spent}
+    return adding.on_conflict_do_update(index_elements=["turn_id", "first"], set_=new)
+
+
+def _renew(ids: Select[str]) -> Update:
+    """A row that another transaction is just changing is not waited for: mostly that turn has ended."""
+    found = aliased(LiveTurn)
+    free = select(found.turn_id).where(found.turn_id.in_(ids), found.worker == bindparam("of_worker"))
+    free = free.with_for_update(key_share=True, skip_locked=True)
+    return update(LiveTurn).where(LiveTurn.turn_id.in_(free)).values(lease_until=bindparam("until"))
+
+
+def _in_one_value(rows: Select[str, bool]) -> Mapping[str, Statement]:
+    """All of them as one JSON text: SQLite's driver gives way to other threads at every row."""
+    each = rows.subquery()
+    pair = each.c.turn_id, each.c.stop_asked
+    return MappingProxyType(
+        {
+            "sqlite": Statement(select(func.json_group_array(func.json_array(*pair)))),
+            "postgresql": Statement(select(func.json_agg(func.json_build_array(*pair)))),
+        }
     )
-    .values(spent=bindparam("spent_now"))
+
+
+ADD_EVENTS = MappingProxyType(
+    {"sqlite": Statement(_add_events_on_sqlite()), "postgresql": Statement(_add_events_on_postgresql())}
 )
+RENEW = MappingProxyType(
+    {
+        "sqlite": Statement(_renew(select(_OF_SQLITE.c.value))),
+        "postgresql": Statement(_renew(select(func.json_array_elements_text(cast(_LIST, postgresql.JSON))))),
+    }
+)
+_MINE = select(LiveTurn.turn_id, LiveTurn.stop_asked).where(LiveTurn.worker == bindparam("of_worker"))
+STOP_REQUESTS = _in_one_value(_MINE)
+# A row that another transaction is just removing is not waited for: that turn has ended.
+STOP_REQUESTS_TO_WRITE = _in_one_value(_MINE.with_for_update(read=True, key_share=True, skip_locked=True))
+CHATS = select(LiveTurn.tenant_id, LiveTurn.user_id, LiveTurn.session_id)
 
 
 class SqlLiveTurnStore:
     """A `turns.stores.LiveTurnStore`."""
 
     def __init__(self, db: Database) -> None:
-        self._db = db
+        self._db, dialect = db, db.engine.dialect.name
+        self._add_events, self._renew = ADD_EVENTS[dialect], RENEW[dialect]
+        self._stop_requests, self._to_write = STOP_REQUESTS[dialect], STOP_REQUESTS_TO_WRITE[dialect]
+        db.compile((self._add_events, self._renew, self._stop_requests, self._to_write))
 
-    def write(self, new: Sequence[NewEvents], lease: Lease, *, renew: bool) -> Mapping[str, bool]:
-        with self._db.writing() as db:
-            mine = select(LiveTurn.turn_id, LiveTurn.stop_asked).where(LiveTurn.worker == lease.worker)
-            # A row that another transaction is just removing is not waited for: that turn has ended.
-            found = db.execute(mine.with_for_update(read=True, key_share=True, skip_locked=True))
-            alive = dict(found.all())
-            stored = [each for each in new if each.turn_id in alive]
-            if rows := [_row(each) for each in stored if each.events]:
-                db.execute(insert(TurnEvents), rows)
-            if spent := [_spent(each) for each in stored if not each.events]:
-                db.connection().execute(UPDATE_SPENT, spent)
-            if renew and alive:
-                until = utc_now() + lease.length
-                db.execute(update(LiveTurn).where(LiveTurn.turn_id.in_(alive)).values(lease_until=until))
+    def write(self, new: Sequence[NewEvents], worker: str) -> Mapping[str, bool]:
+        with self._db.transaction() as db:
+            alive = _pairs(db.run(self._to_write, {"of_worker": worker}).scalar())
+            if rows := [_row(each) for each in new if each.turn_id in alive]:
+                db.run(self._add_events, {"list": json.dumps(rows)})
             return alive
 
+    def renew(self, turn_ids: Collection[str], lease: Lease) -> None:
+        values = {"list": json.dumps(list(turn_ids)), "of_worker": lease.worker}
+        with self._db.transaction(urgent=True) as db:
+            db.run(self._renew, {**values, "until": utc_now() + lease.length})
+
     def stop_requests(self, worker: str) -> Mapping[str, bool]:
-        mine = select(LiveTurn.turn_id, LiveTurn.stop_asked).where(LiveTurn.worker == worker)
-        with self._db.reading() as db:
-            return dict(db.execute(mine).all())
+        ((found,),) = self._db.look(self._stop_requests, {"of_worker": worker})
+        return _pairs(found)
 
     def still_running(self, turn_ids: Collection[str]) -> set[str]:
         with self._db.reading() as db:
@@ -87,42 +154,47 @@ class SqlLiveTurnStore:
         with self._db.reading() as db:
             return set(db.scalars(select(LiveTurn.worker).distinct()))
 
-    def end_leases(self, workers: Collection[str]) -> None:
+    def give_up(self, turn_ids: Collection[str], worker: str) -> None:
+        mine = LiveTurn.turn_id.in_(turn_ids), LiveTurn.worker == worker
         past = utc_now() - timedelta(seconds=1)
         with self._db.writing() as db:
-            db.execute(update(LiveTurn).where(LiveTurn.worker.in_(workers)).values(lease_until=past))
+            db.execute(update(LiveTurn).where(*mine).values(worker="", lease_until=past))
 
-    def abandoned(self, lease: Lease) -> list[Scope]:
+    def of_workers(self, workers: Collection[str]) -> list[Scope]:
+        return self._chats(CHATS.where(LiveTurn.worker.in_(workers)))
+
+    def with_lapsed_lease(
+        self, living: Collection[str], latest_end: Callable[[datetime], datetime]
+    ) -> list[Scope]:
         now = utc_now()
-        longest = now + lease.length + timedelta(seconds=CLOCK_SKEW_SECONDS)
-        # A lease that ends later than any could was written by a clock that is wrong.
-        ended = or_(LiveTurn.lease_until < now, LiveTurn.lease_until > longest)
+        lapsed = or_(LiveTurn.lease_until < now, LiveTurn.lease_until > latest_end(now))
+        return self._chats(CHATS.where(LiveTurn.worker.not_in(living), lapsed))
+
+    def _chats(self, query: Select[str, str, str]) -> list[Scope]:
         with self._db.reading() as db:
-            rows = db.execute(select(LiveTurn.tenant_id, LiveTurn.user_id, LiveTurn.session_id).where(ended))
             found = [
                 Scope(request_id=new_id(), tenant_id=tenant_id, user_id=user_id, session_id=session_id)
-                for tenant_id, user_id, session_id in rows
+                for tenant_id, user_id, session_id in db.execute(query)
             ]
         # The caller goes on under other scopes, and no thread may hold two connections at once.
         self._db.release()
         return found
 
 
+def _pairs(found: Any) -> dict[str, bool]:
+    """On SQLite the value is text, on PostgreSQL what was in it; nothing if there are no rows."""
+    pairs = json.loads(found) if isinstance(found, str) else found or ()
+    return {turn_id: bool(asked) for turn_id, asked in pairs}
+
+
 def _newer(scope: Scope, turn_id: str, number: int) -> ColumnElement[bool]:
     return and_(in_session(scope, TurnEvents), TurnEvents.turn_id == turn_id, TurnEvents.first > number)
 
 
-def _row(new: NewEvents) -> dict[str, object]:
-    return {
-        "turn_id": new.turn_id,
-        "tenant_id": new.scope.tenant_id,
-        "user_id": new.scope.user_id,
-        "session_id": new.scope.session_id,
-        "first": new.first,
-        "events": [[event.kind, event.data] for event in new.events],
-        "spent": new.spent.to_json(),
-    }
-
-
-def _spent(new: NewEvents) -> dict[str, object]:
-    return {**owner_parameters(new.scope), "turn": new.turn_id, "spent_now": new.spent.to_json()}
+def _row(new: NewEvents) -> list[object]:
+    """In the order of `COLUMNS`. If it has only spent more, the row is an empty one, with what was spent; the
+    events that come next take its place.
+    """
+    scope, events = new.scope, [[event.kind, event.data] for event in new.events]
+    owner = scope.tenant_id, scope.user_id, scope.session_id
+    return [new.turn_id, *owner, new.first, events, new.spent.to_json()]

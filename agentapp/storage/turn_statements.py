@@ -19,6 +19,7 @@ from sqlalchemy import (
     select,
     update,
 )
+from sqlalchemy.orm import aliased
 
 from agentapp.storage.locks import LOCK_CHAT
 from agentapp.storage.models import ChargedTurn, ChatSession, LiveTurn, Message, Turn, TurnEvents, User
@@ -86,7 +87,7 @@ READ_CHAT = Statement(
 HISTORY = _in_one_value(_messages_up_to(bindparam("at")))
 HISTORY_OF_NEWEST = _in_one_value(_messages_up_to(_NEWEST.scalar_subquery()))
 RUNNING_TURN = Statement(
-    select(Turn.id, LiveTurn.lease_until, Turn.admission)
+    select(Turn.id, LiveTurn.worker, LiveTurn.lease_until, Turn.admission)
     .outerjoin(LiveTurn, LiveTurn.turn_id == Turn.id)
     .where(_OWN_TURNS, _IS_RUNNING)
 )
@@ -112,9 +113,23 @@ _USAGE_COLUMNS = (
     "cache_write_tokens",
     "cost_microusd",
 )
+_END_COLUMNS = ("status", "agent", "next_agent", "error_code", "error_message", "ended_at", "log")
 END_TURN = Statement(
     update(Turn).where(_OWN_TURNS, _TURN_ID, _IS_RUNNING).returning(Turn.id),
-    ("status", "agent", "next_agent", "error_code", "error_message", "ended_at", "log", *_USAGE_COLUMNS),
+    (*_END_COLUMNS, *_USAGE_COLUMNS),
+)
+_newer = aliased(Turn)
+_NEWEST_NUMBER = select(func.max(_newer.number)).where(in_session(OWNER, _newer)).scalar_subquery()
+COMPLETE_INTERRUPTED = Statement(
+    update(Turn)
+    .where(_OWN_TURNS, _TURN_ID, Turn.status == "interrupted", Turn.number == _NEWEST_NUMBER)
+    .returning(Turn.id),
+    (*_END_COLUMNS, *_USAGE_COLUMNS),
+)
+REMOVE_REPLY = Statement(
+    delete(Message).where(
+        in_session(OWNER, Message), Message.turn_id == bindparam("turn"), Message.role == "assistant"
+    )
 )
 ENDED_TURN = Statement(
     select(

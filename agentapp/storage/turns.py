@@ -100,9 +100,9 @@ class SqlChatTransaction:
         row = self._run(statements.RUNNING_TURN).first()
         if row is None:
             return None
-        turn_id, lease_until, admission = row
+        turn_id, worker, lease_until, admission = row
         reserved = None if admission is None else Reservation.from_json(admission)
-        return RunningTurn(turn_id, lease_until, reserved)
+        return RunningTurn(turn_id, worker or "", lease_until, reserved)
 
     def other_running_turns(self) -> int:
         count: int = self._run(statements.OTHER_RUNNING_TURNS).scalar()
@@ -220,6 +220,14 @@ class SqlChatTransaction:
             statements.END_TURN, turn=turn_id, ended_at=self.now, log=packed, **columns_of(result)
         )
         return ended.first() is not None
+
+    def complete_interrupted(self, turn_id: str, result: TurnResult, events: Sequence[Event]) -> bool:
+        packed = [event.packed() for event in events]
+        values = {"ended_at": self.now, "log": packed, **columns_of(result)}
+        if self._run(statements.COMPLETE_INTERRUPTED, turn=turn_id, **values).first() is None:
+            return False
+        self._run(statements.REMOVE_REPLY, turn=turn_id)
+        return True
 
     def remove_live_turn(self, turn_id: str) -> None:
         """Must be the last statement of its transaction, after those on the cells.

@@ -2,40 +2,34 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
-
 from agentapp.errors import NotFound
 from agentapp.events import TurnResult, agent_of, text_of
 from agentapp.guardrails.cell import Key
 from agentapp.guardrails.guard import Guardrails
-from agentapp.guardrails.times import CLOCK_SKEW_SECONDS
 from agentapp.isolation import Scope
+from agentapp.turns.leases import Leases
 from agentapp.turns.stores import ChatTransaction, TurnStore
-from agentapp.turns.values import Lease, RunningTurn, Spent
-
-CLOCK_SKEW = timedelta(seconds=CLOCK_SKEW_SECONDS)
+from agentapp.turns.values import RunningTurn, Spent
 
 
-def interrupt_abandoned(store: TurnStore, guardrails: Guardrails, scope: Scope, lease: Lease) -> None:
+def interrupt_abandoned(store: TurnStore, guardrails: Guardrails, scope: Scope, leases: Leases) -> None:
     """If the chat's running turn has lost its worker, store that it was interrupted. Only once: a second
     worker that comes to it finds nothing running.
     """
     with store.chat(scope) as chat:
         if chat.title is not None:
-            find_running(chat, guardrails, scope, lease)
+            find_running(chat, guardrails, scope, leases)
 
 
-def find_running(chat: ChatTransaction, guardrails: Guardrails, scope: Scope, lease: Lease) -> str | None:
+def find_running(chat: ChatTransaction, guardrails: Guardrails, scope: Scope, leases: Leases) -> str | None:
     """The turn of this chat that is alive, if there is one. One that has lost its worker is interrupted
-    first: it must not keep the chat from going on.
-
-    A lease that is longer than any that is given out comes from a clock that was put back since.
+    first: it must not keep the chat from going on. One whose worker is only slow is alive.
     """
     running = chat.running_turn()
     if running is None:
         return None
-    until = running.lease_until
-    if until is not None and chat.now <= until <= chat.now + lease.length + CLOCK_SKEW:
+    lease_until = running.lease_until
+    if lease_until is not None and leases.is_alive(running.worker, lease_until, chat.now):
         return running.id
     events = chat.events_so_far(running.id)
     result = _charged(chat, running, TurnResult("interrupted", text_of(events), agent_of(events)))

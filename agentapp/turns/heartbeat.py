@@ -1,4 +1,4 @@
-"""The heartbeat: the one background thread of a worker. It runs a list of named jobs, again and again."""
+"""The heartbeat: the background threads of a worker. Each runs a list of named jobs, again and again."""
 
 from __future__ import annotations
 
@@ -17,6 +17,9 @@ from agentapp.telemetry import Telemetry
 
 TICK_SECONDS = 0.25  # while there is work: a stop that came to another worker is noticed within that time
 IDLE_SECONDS = 2.0  # while there is none; and how often the slow jobs run
+# After a beat that took long, the next one waits for so many times as long: with many turns at work it takes
+# long because everything does, and must not slow them down more.
+REST = 4
 
 log = logging.getLogger(__name__)
 
@@ -38,26 +41,30 @@ class ScheduledJob:
 
 
 class Heartbeat:  # agentapp: shared ok - changed by its own thread alone, and once before that starts
-    """The jobs run in the order of the list, each with a scope of its own, so that each gives back its
-    connection.
+    """One thread. The jobs run in the order of the list, each with a scope of its own, so that each gives
+    back its connection.
 
     If one fails, the rest of that beat is skipped: mostly the database is away, and the others would
-    only wait for it too. ``on_failure`` is told.
+    only wait for it too. ``on_failure`` is told. ``on_lag`` is told after each beat how late that ended.
     """
 
     def __init__(
         self,
+        name: str,
         jobs: Sequence[ScheduledJob],
         binder: Binder,
         telemetry: Telemetry,
         on_failure: Callable[[], None],
+        on_lag: Callable[[float], None] = lambda seconds: None,
     ) -> None:
-        self.jobs = tuple(jobs)
-        self._binder, self._telemetry, self._on_failure = binder, telemetry, on_failure
+        self.name, self.jobs = name, tuple(jobs)
+        self._binder, self._telemetry = binder, telemetry
+        self._on_failure, self._on_lag = on_failure, on_lag
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._pid = 0
         self._wake, self._closing = threading.Event(), threading.Event()
+        self._woken_at = 0.0
 
     def wake(self) -> None:
         """There is something to do: start the thread if there is none (after a fork there is none), and do
@@ -67,9 +74,11 @@ class Heartbeat:  # agentapp: shared ok - changed by its own thread alone, and o
             if self._thread is None or self._pid != os.getpid():
                 self._closing.clear()
                 self._pid = os.getpid()
-                self._thread = threading.Thread(target=self._run, name="agentapp-heartbeat", daemon=True)
+                self._thread = threading.Thread(target=self._run, name=f"agentapp-{self.name}", daemon=True)
                 self._thread.start()
-        self._wake.set()
+        if not self._wake.is_set():
+            self._woken_at = time.monotonic()
+            self._wake.set()
 
     def close(self) -> None:
         """End the thread. Turns that still run are then kept alive by nobody, until their lease runs out."""
@@ -80,15 +89,19 @@ class Heartbeat:  # agentapp: shared ok - changed by its own thread alone, and o
         if thread is not None and self._pid == os.getpid():
             thread.join()
 
-    def beat(self) -> bool:
-        """Run every job that is due. Whether there will be more to do in a moment."""
+    def beat(self, due: float | None = None) -> bool:
+        """Run every job that is due. Whether there will be more to do in a moment. ``due`` is when this beat
+        should have begun.
+        """
         now = time.monotonic()
         busy = False
         for scheduled in self.jobs:
             if now - scheduled.last_run >= scheduled.every:
                 scheduled.last_run = now
                 busy = self._run_job(scheduled.job, now) or busy
-        self._telemetry.observe("heartbeat_lag_seconds", time.monotonic() - now)
+        lag = time.monotonic() - (now if due is None else due)
+        self._telemetry.observe("heartbeat_lag_seconds", lag, thread=self.name)
+        self._on_lag(lag)
         return busy
 
     def _run_job(self, job: Job, now: float) -> bool:
@@ -101,11 +114,12 @@ class Heartbeat:  # agentapp: shared ok - changed by its own thread alone, and o
 
     def _run(self) -> None:
         is_away = False
+        due = time.monotonic()
         while not self._closing.is_set():
             self._wake.clear()
-            busy = False
+            began, busy = time.monotonic(), False
             try:
-                busy = self.beat()
+                busy = self.beat(due)
                 is_away = False
             except StorageUnavailable as error:
                 self._on_failure()
@@ -117,7 +131,34 @@ class Heartbeat:  # agentapp: shared ok - changed by its own thread alone, and o
                 self._on_failure()
                 where = "".join(getattr(error, "__notes__", ())[-1:])
                 log.error("heartbeat: unexpected error %s: %s", where, described(error))
-            if busy:
-                self._closing.wait(TICK_SECONDS)
-            else:
-                self._wake.wait(IDLE_SECONDS)
+            due = self._rest(busy, time.monotonic() - began)
+
+    def _rest(self, busy: bool, took: float) -> float:
+        """Wait for the next beat, after one that ``took`` so many seconds. When that one should begin."""
+        ended = time.monotonic()
+        if busy:
+            pause = min(max(TICK_SECONDS, REST * took), max(TICK_SECONDS, IDLE_SECONDS))
+            self._closing.wait(pause)
+            return ended + pause
+        if self._wake.wait(IDLE_SECONDS):
+            return max(ended, self._woken_at)
+        return ended + IDLE_SECONDS
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeats:
+    """All that beats in a worker."""
+
+    threads: tuple[Heartbeat, ...]
+
+    @property
+    def jobs(self) -> tuple[ScheduledJob, ...]:
+        return tuple(scheduled for thread in self.threads for scheduled in thread.jobs)
+
+    def wake(self) -> None:
+        for thread in self.threads:
+            thread.wake()
+
+    def close(self) -> None:
+        for thread in self.threads:
+            thread.close()

@@ -16,7 +16,6 @@ from agentapp.turns.leases import Leases
 from agentapp.turns.local import LocalTurns
 from agentapp.turns.remote import RemoteTurns
 from agentapp.turns.stores import LiveTurnStore, LoginStore, TurnStore
-from agentapp.turns.values import Lease
 
 RENEWALS_PER_LEASE = 4
 
@@ -47,10 +46,14 @@ class EndTurnsOfEndingWorker:
         return self._draining.has_begun
 
 
-class WriteEvents:  # agentapp: shared ok - changed by the heartbeat's thread alone
-    """One transaction for all turns of this worker, however many there are."""
+class RenewLeases:  # agentapp: shared ok - changed by its own thread alone
+    """One statement for all turns that this worker plays, in a thread of its own: however long the other jobs
+    take, and however many turns wait for the database, the leases are renewed.
 
-    name = "store new events, renew leases, find requests to stop"
+    A turn of this worker that nobody plays is not among them.
+    """
+
+    name = "renew leases"
 
     def __init__(self, live: LiveTurnStore, local: LocalTurns, leases: Leases) -> None:
         self._live, self._local, self._leases = live, local, leases
@@ -61,19 +64,61 @@ class WriteEvents:  # agentapp: shared ok - changed by the heartbeat's thread al
         if not turns:
             return False
         lease = self._leases.current()
-        renew = now - self._renewed >= lease.length.total_seconds() / RENEWALS_PER_LEASE
+        if now - self._renewed >= lease.length.total_seconds() / RENEWALS_PER_LEASE:
+            self._live.renew([each.turn.id for each in turns], lease)
+            self._renewed = now
+        return True
+
+
+class WriteEvents:
+    """One transaction for all turns of this worker, however many there are."""
+
+    name = "store new events, find requests to stop"
+
+    def __init__(self, live: LiveTurnStore, local: LocalTurns, leases: Leases) -> None:
+        self._live, self._local, self._leases = live, local, leases
+
+    def run(self, now: float) -> bool:
+        turns = self._local.all()
+        if not turns:
+            return False
+        worker = self._leases.current().worker
         new = [(each, events) for each in turns if (events := each.unwritten())]
-        if not new and not renew:
-            self._local.halt_as_stored(turns, self._live.stop_requests(lease.worker))
+        if not new:
+            self._local.halt_as_stored(turns, self._live.stop_requests(worker))
             return True
-        stored = self._live.write([events for _, events in new], lease, renew=renew)
+        stored = self._live.write([events for _, events in new], worker)
         for each, events in new:
             if each.turn.id in stored:
                 each.has_written(events)
-        if renew:
-            self._renewed = now
         self._local.halt_as_stored(turns, stored)
         return True
+
+
+class GiveUpLostTurns:  # agentapp: shared ok - changed by the heartbeat's thread alone
+    """No other worker of this machine interrupts a turn while the process of this one lives. So this one
+    gives up those of its turns that nobody plays, because they could not be saved or never began.
+
+    Between its row and its thread a turn has a moment in which nobody plays it. That moment is long if the
+    worker is slow, but a lease is longer.
+    """
+
+    name = "give up turns of this worker that nobody plays"
+
+    def __init__(self, live: LiveTurnStore, local: LocalTurns, leases: Leases) -> None:
+        self._live, self._local, self._leases = live, local, leases
+        self._missed: dict[str, float] = {}  # the turns that nobody plays, and since when that is known
+
+    def run(self, now: float) -> bool:
+        lease = self._leases.current()
+        stored = self._live.stop_requests(lease.worker)
+        nobodys = stored.keys() - {each.turn.id for each in self._local.all()}
+        self._missed = {turn_id: self._missed.get(turn_id, now) for turn_id in nobodys}
+        longest = lease.length.total_seconds()
+        lost = [turn_id for turn_id, since in self._missed.items() if now - since >= longest]
+        if lost:
+            self._live.give_up(lost, lease.worker)
+        return False
 
 
 class PlayDroppedTurns:
@@ -136,14 +181,16 @@ class InterruptAbandonedTurns:  # agentapp: shared ok - changed by the heartbeat
         self._failing: set[str] = set()  # the chats whose turn could not be interrupted
 
     def run(self, now: float) -> bool:
-        lease = self._leases.current()
-        if gone := {worker for worker in self._live.workers() if self._leases.is_gone(worker)}:
-            self._live.end_leases(gone)
-        if gone or now >= self._trusts_leases_from:
-            self._interrupt(self._live.abandoned(lease), lease)
+        workers = self._live.workers()
+        dead = {worker for worker in workers if self._leases.lives(worker) is False}
+        abandoned = self._live.of_workers(dead) if dead else []
+        if now >= self._trusts_leases_from:
+            living = {worker for worker in workers if self._leases.lives(worker)}
+            abandoned += self._live.with_lapsed_lease(living, self._leases.latest_end)
+        self._interrupt(abandoned)
         return False
 
-    def _interrupt(self, chats: list[Scope], lease: Lease) -> None:
+    def _interrupt(self, chats: list[Scope]) -> None:
         """A chat that fails does not keep the others from it. Those that failed before come last: if the
         database takes too long over one, the beat must not wait for the next one too.
         """
@@ -151,7 +198,7 @@ class InterruptAbandonedTurns:  # agentapp: shared ok - changed by the heartbeat
         for scope in sorted(chats, key=lambda scope: scope.session_id in self._failing):
             try:
                 with self._binder.bound(scope):
-                    interrupt_abandoned(self._store, self._guardrails, scope, lease)
+                    interrupt_abandoned(self._store, self._guardrails, scope, self._leases)
             except Exception as error:
                 if scope.session_id not in self._failing:  # told once: it is tried again and again
                     failed = "a turn of chat %s that has lost its worker could not be interrupted: %s"

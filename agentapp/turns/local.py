@@ -28,13 +28,20 @@ class LocalTurn:
     player: weakref.ref[object] | None = None
     written: int = 0
     stored: Spent | None = None
+    _offered: NewEvents | None = None
 
     def unwritten(self) -> NewEvents | None:
-        return self.turn.unwritten(self.written, self.stored)
+        """What is to be stored next. The same until it `has_written` it: whoever stores it may not know
+        whether that has worked, and must not store other events in its place.
+        """
+        if self._offered is None:
+            self._offered = self.turn.unwritten(self.written, self.stored)
+        return self._offered
 
     def has_written(self, new: NewEvents) -> None:
         self.written += len(new.events)
         self.stored = new.spent
+        self._offered = None
 
 
 class LocalTurns:

@@ -14,15 +14,17 @@ from agentapp.isolation import Binder, Scope
 from agentapp.turns.abandoned import delete_chat
 from agentapp.turns.draining import Draining
 from agentapp.turns.feed import Feed, Subscription, Subscriptions
-from agentapp.turns.heartbeat import IDLE_SECONDS, Heartbeat, ScheduledJob
+from agentapp.turns.heartbeat import IDLE_SECONDS, Heartbeat, Heartbeats, ScheduledJob
 from agentapp.turns.jobs import (
     CountSucceededTurns,
     EndDisplacedStreams,
     EndStreamsOfEndedLogins,
     EndTurnsOfEndingWorker,
     FollowRemoteTurns,
+    GiveUpLostTurns,
     InterruptAbandonedTurns,
     PlayDroppedTurns,
+    RenewLeases,
     WriteEvents,
 )
 from agentapp.turns.local import LocalTurns
@@ -47,7 +49,7 @@ class TurnService:
     subscriptions: Subscriptions
     draining: Draining
     binder: Binder
-    heartbeat: Heartbeat = field(repr=False)
+    heartbeat: Heartbeats = field(repr=False)
 
     def send(
         self,
@@ -165,19 +167,31 @@ def make_turn_service(
     local, remote, subscriptions = LocalTurns(binder), RemoteTurns(kit.store, live), Subscriptions()
     draining = Draining(local, remote, subscriptions)
     abandoned = InterruptAbandonedTurns(kit.store, live, kit.guardrails, kit.leases, binder)
-    heartbeat = Heartbeat(
+    leases = kit.leases
+    renewing = Heartbeat(
+        "heartbeat-leases",
+        (ScheduledJob(RenewLeases(live, local, leases)),),
+        binder,
+        kit.telemetry,
+        on_failure=abandoned.distrust_leases,
+        on_lag=leases.note_lag,
+    )
+    everything_else = Heartbeat(
+        "heartbeat",
         (
             ScheduledJob(EndDisplacedStreams(subscriptions)),
             ScheduledJob(EndTurnsOfEndingWorker(draining)),
-            ScheduledJob(WriteEvents(live, local, kit.leases)),
+            ScheduledJob(WriteEvents(live, local, leases)),
             ScheduledJob(PlayDroppedTurns(local)),
             ScheduledJob(FollowRemoteTurns(remote)),
             ScheduledJob(CountSucceededTurns(kit.guardrails), every=COUNT_SECONDS),
             ScheduledJob(EndStreamsOfEndedLogins(logins, subscriptions), every=IDLE_SECONDS),
+            ScheduledJob(GiveUpLostTurns(live, local, leases), every=IDLE_SECONDS),
             ScheduledJob(abandoned, every=IDLE_SECONDS),
         ),
         binder,
         kit.telemetry,
         on_failure=abandoned.distrust_leases,
     )
+    heartbeat = Heartbeats((renewing, everything_else))
     return TurnService(kit, live, slots, local, remote, subscriptions, draining, binder, heartbeat)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime
 from typing import Protocol
@@ -83,6 +83,11 @@ class ChatTransaction(Protocol):
     def end_turn(self, turn_id: str, result: TurnResult, events: Sequence[Event]) -> bool:
         """Store how a running turn ended. False if it is not running any more."""
 
+    def complete_interrupted(self, turn_id: str, result: TurnResult, events: Sequence[Event]) -> bool:
+        """Store that a turn that was interrupted has ended like this in truth, and remove what was kept of
+        its reply. False if it is not interrupted, or not the newest of its chat.
+        """
+
     def ended_turn(self, turn_id: str) -> tuple[str, Usage] | None:
         """The status and usage of a turn that is running no more; None if it is not there any more."""
 
@@ -112,12 +117,17 @@ class TurnStore(Protocol):
 class LiveTurnStore(Protocol):
     """The turns that run, in whichever worker: their leases, their events so far, requests to stop them."""
 
-    def write(self, new: Sequence[NewEvents], lease: Lease, *, renew: bool) -> Mapping[str, bool]:
-        """Store new events with what the turns have spent and, if asked to, renew the leases of this worker's
-        turns, in one transaction.
+    def write(self, new: Sequence[NewEvents], worker: str) -> Mapping[str, bool]:
+        """Store new events with what the turns have spent, in one transaction. To do it again with the same
+        events changes nothing: the news of a commit may be lost.
 
         Gives the turns of this worker that are still alive, and for each if it was asked to stop.
         Events of a turn that is not alive any more are left out: its end is stored already.
+        """
+
+    def renew(self, turn_ids: Collection[str], lease: Lease) -> None:
+        """From now on these turns of the lease's worker have its whole length again. It is one statement, and
+        goes before everything else that waits to be written.
         """
 
     def stop_requests(self, worker: str) -> Mapping[str, bool]:
@@ -135,12 +145,19 @@ class LiveTurnStore(Protocol):
     def workers(self) -> set[str]:
         """The names of all workers that have turns."""
 
-    def end_leases(self, workers: Collection[str]) -> None:
-        """These workers are known to be gone: nobody has to wait until their leases run out."""
+    def give_up(self, turn_ids: Collection[str], worker: str) -> None:
+        """Nobody plays these turns of this worker, though its process lives: they belong to no worker, and
+        their lease is over.
+        """
 
-    def abandoned(self, lease: Lease) -> list[Scope]:
-        """The chats whose running turn has lost its worker: its lease ran out, or is longer than any that is
-        given out.
+    def of_workers(self, workers: Collection[str]) -> list[Scope]:
+        """The chats whose running turn is of one of these workers."""
+
+    def with_lapsed_lease(
+        self, living: Collection[str], latest_end: Callable[[datetime], datetime]
+    ) -> list[Scope]:
+        """The chats whose running turn has a lease that ran out, or that ends later than any can that is
+        given out now, and so comes from a clock that is wrong. Not those of workers that are known to live.
         """
 
 

@@ -128,7 +128,7 @@ class Turn(Iterator[NumberedEvent | None]):
             if chat.title is None:
                 raise NotFound("There is no such chat.")
             # A turn whose worker died must not keep the chat from going on.
-            running = find_running(chat, kit.guardrails, scope, kit.leases.current())
+            running = find_running(chat, kit.guardrails, scope, kit.leases)
             text = _text_of(chat, message)
             # A repeated message comes before "still answering": it may be the answer under way that it means.
             if (repeated := _find_repeated(chat, text)) is not None:
@@ -270,8 +270,8 @@ class Turn(Iterator[NumberedEvent | None]):
         return replace(result, status="failed", error_code=unsaved.code, error_message=str(unsaved))
 
     def _store(self, result: TurnResult, *, again: bool = False) -> bool:
-        """Store the result and settle with the guardrails. False if the turn is running no more: somebody
-        else has ended it, or its chat is deleted.
+        """Store the result and settle with the guardrails. False if somebody else has ended the turn, or its
+        chat is deleted.
 
         If it is done ``again``, the commit before may have worked although the connection broke off. Whoever
         else ends a turn leaves what was charged for it; so if nothing is left, that commit has worked.
@@ -282,12 +282,22 @@ class Turn(Iterator[NumberedEvent | None]):
                 if (charged := chat.take_charge(self.id)) is None:
                     return again and chat.ended_turn(self.id) == (result.status, result.usage)
                 self._charge_the_rest(chat, charged, result)
-                return False
+                return self._store_after_all(chat, result)
             if result.reply:
                 chat.add_message(self.id, "assistant", result.reply, result.rendered)
             guardrails.settle(chat.cells, scope, self._started.reservation, result, chat.other_running_turns)
             chat.remove_live_turn(self.id)
             return True
+
+    def _store_after_all(self, chat: ChatTransaction, result: TurnResult) -> bool:
+        """Somebody took this worker for dead, but the whole answer is here: it takes the place of what was
+        kept of it, unless the chat has gone on without it.
+        """
+        if result.status != "completed" or not chat.complete_interrupted(self.id, result, self.feed.events):
+            return False
+        if result.reply:
+            chat.add_message(self.id, "assistant", result.reply, result.rendered)
+        return True
 
     def _charge_the_rest(self, chat: ChatTransaction, charged: Spent, result: TurnResult) -> None:
         """What it spent was spent in any case. Whoever ended it has charged what was stored until then; that

@@ -95,6 +95,7 @@ class RunningTurn:
     """The turn that a chat's row says is running. No lease: its worker has ended it and is gone."""
 
     id: str
+    worker: str
     lease_until: datetime | None
     reservation: Reservation | None
 

@@ -38,7 +38,9 @@ from agentapp.web.negotiation import wants_page
 from agentapp.web.parts import parts
 from agentapp.web.problems import problem_of, status_of, with_retry_after
 
-USER = "agentapp_user"  # in the signed cookie, only for `user_of`: it is the login that says who it is
+# In the signed cookie, only for `user_of` and `tenant_of`: it is the login that says who it is.
+USER, TENANT = "agentapp_user", "agentapp_tenant"
+TENANTS_REMEMBERED = 10_000
 
 blueprint = Blueprint("auth", __name__)
 
@@ -101,16 +103,20 @@ def init_app(app: Flask) -> None:
     manager.user_loader(_load_login)
     _Csrf(app)
     app.extensions["agentapp.ended_logins"] = ended = EndedLogins()
-    app.extensions["agentapp.user_of"] = _make_user_of(app, ended)
+    tenants: dict[str, str] = {}  # of the users whose cookies came last
+    app.extensions["agentapp.user_of"] = _make_user_of(app, ended, tenants)
+    app.extensions["agentapp.tenant_of"] = tenants.get
 
 
-def _make_user_of(app: Flask, ended: EndedLogins) -> Callable[[str], str | None]:
+def _make_user_of(app: Flask, ended: EndedLogins, tenants: dict[str, str]) -> Callable[[str], str | None]:
     signer = Sessions(app).get_signing_serializer(app)
     name, max_age = app.config["SESSION_COOKIE_NAME"], int(LOGIN_LIFETIME.total_seconds())
 
     def user_of(cookies: str) -> str | None:
         """Whose cookies these are, as far as that can be told without the database; None if nobody signed in
         with them. The server shares out its threads by it, before it is known if the login has ended.
+
+        Only the server's main loop calls it, so nothing is locked. It notes the user's tenant in ``tenants``.
         """
         value = parse_cookie(cookies).get(name)
         if not value or signer is None:
@@ -119,6 +125,11 @@ def _make_user_of(app: Flask, ended: EndedLogins) -> Callable[[str], str | None]
             kept = signer.loads(value, max_age=max_age)
         except BadSignature:
             return None
+        if (user := _claimed_user(kept)) and (tenant := kept.get(TENANT)):
+            tenants.pop(user, None)
+            tenants[user] = tenant
+            if len(tenants) > TENANTS_REMEMBERED:
+                del tenants[next(iter(tenants))]
         return None if kept.get("_user_id") in ended else _claimed_user(kept)
 
     return user_of
@@ -219,7 +230,7 @@ def _start_login(user: User, token: str) -> None:
     session.clear()
     session.permanent = True
     login_user(SignedIn(user, token))
-    session[USER] = user.id
+    session[USER], session[TENANT] = user.id, user.tenant_id
     # Made now: otherwise two pages that are opened at once would each make a token, and only one of the two
     # tokens would be in the cookie.
     generate_csrf()

@@ -4,23 +4,26 @@ from __future__ import annotations
 
 from flask import Flask, Response, render_template
 
+from agentapp.errors import Busy
 from agentapp.web.headers import add_headers
 from agentapp.web.parts import parts
 from agentapp.web.problems import problem_answer, problem_of
 
 
 def init_app(app: Flask) -> None:
-    """It is the same for everybody: the server makes one for scripts and one for people when it starts."""
+    """It is the same for everybody. The server keeps one for scripts and one for people, for each number of
+    seconds after which they are to come back. ``most`` is the limit that they have met.
+    """
 
-    def busy_answer(wants_page: bool) -> bytes:
+    def busy_answer(wants_page: bool, most: int, retry_after: int) -> bytes:
         with app.test_request_context(headers={"Accept": "application/json"}):
-            return _as_bytes(_answer(wants_page))
+            return _as_bytes(_answer(wants_page, parts().pages.busy(most, retry_after)))
 
     app.extensions["agentapp.busy_answer"] = busy_answer
 
 
-def _answer(wants_page: bool) -> Response:
-    problem = problem_of(parts().pages.busy())
+def _answer(wants_page: bool, refusal: Busy) -> Response:
+    problem = problem_of(refusal)
     answer = problem_answer(problem)
     if wants_page:
         # Not one of our other pages: they have a token in them that is for one person alone.

@@ -17,7 +17,7 @@ from agentapp.errors import (
     TurnInterrupted,
 )
 from agentapp.events import TurnCompleted
-from agentapp.server.limits import CLIENT
+from agentapp.server.limits import CLIENT, HAS_BEGUN
 from agentapp.turns.feed import Subscription
 from agentapp.turns.played import PlayedSubscription
 from agentapp.turns.values import NewMessage
@@ -87,6 +87,7 @@ def _send(read: Callable[[], NewMessage]) -> ResponseReturnValue:
         if not isinstance(error, SHOWN_ON_CHAT_PAGE) or not wants_page():
             raise
         return with_retry_after(Response(chat_page(error), status_of(error)), problem_of(error))
+    request.environ.get(HAS_BEGUN, _tell_nobody)()
     if kind == EVENTS:
         return _event_stream(subscription, client)
     try:
@@ -96,6 +97,10 @@ def _send(read: Callable[[], NewMessage]) -> ResponseReturnValue:
         return _redirect_to_chat()
     finally:
         subscription.close()
+
+
+def _tell_nobody() -> None:
+    """Another server does not ask when a turn has begun."""
 
 
 def _event_stream(subscription: Subscription, client: Client | None = None) -> Response:

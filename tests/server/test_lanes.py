@@ -16,17 +16,19 @@ from agentapp.server.lanes import Job, Lane, Lanes, name_signed_in_with
 class Recorder:
     """A lane whose jobs say who they are for, and end when told to."""
 
-    def __init__(self, threads: int, each: int, *waiting: int) -> None:
-        self.lane = Lane("test", threads, each, *(waiting or (1_000,)))
+    def __init__(self, threads: int, each: int, *waiting: int, beginning: int | None = None) -> None:
+        self.lane = Lane("test", threads, each, *(waiting or (1_000,)), beginning=beginning)
         self.begun: list[str] = []
         self.refused: list[str] = []
         self._changed = threading.Condition()
         self._ends: dict[str, list[threading.Event]] = {}
 
-    def add(self, key: str, count: int = 1, part: str = "") -> None:
+    def add(
+        self, key: str, count: int = 1, part: str = "", group: str | None = None, came: float = 0.0
+    ) -> None:
         for _ in range(count):
-            job = Job(partial(self._run, key + part), partial(self.refused.append, key + part))
-            self.lane.add(key, job, part)
+            job = Job(partial(self._run, key + part), partial(self.refused.append, key + part), came)
+            self.lane.add(key, job, part, group)
 
     def end_one(self, key: str, part: str = "") -> None:
         self._ends[key + part].pop().set()
@@ -52,8 +54,8 @@ class Recorder:
 
 
 @contextmanager
-def recorded(threads: int, each: int, *waiting: int) -> Iterator[Recorder]:
-    recorder = Recorder(threads, each, *waiting)
+def recorded(threads: int, each: int, *waiting: int, beginning: int | None = None) -> Iterator[Recorder]:
+    recorder = Recorder(threads, each, *waiting, beginning=beginning)
     try:
         yield recorder
     finally:
@@ -117,6 +119,50 @@ def test_when_too_many_wait_the_newest_of_who_has_most_is_refused_and_nobody_els
         assert lane.lane.waiting == 10
 
 
+def test_the_group_with_most_in_flight_is_refused_first_and_one_with_little_nothing() -> None:
+    """However many users it has, and though each of them has only one request."""
+    with recorded(4, 4, 10) as lane:
+        for number in range(14):
+            lane.add(f"large{number}", group="large")
+        lane.add("small", group="small")
+        assert lane.refused == ["large13"], "the last of them"
+        lane.add("alone")
+        lane.add("small", group="small")
+        assert lane.refused == ["large13", "large12", "large11"]
+        assert lane.lane.in_flight("small") == 2
+        for count in range(1, 5):
+            lane.end_one(lane.wait_for(count)[count - 1])
+        assert lane.lane._of_group["large"] == 7
+
+
+def test_who_has_waited_for_long_is_not_refused_any_more() -> None:
+    with recorded(1, 1, 10) as lane:
+        lane.add("at work")
+        lane.add("anna", 3, came=1.0)
+        lane.add("berta", 2, came=2.0)
+        lane.lane.let_wait(0, came_after=1.5)
+        assert lane.refused == ["berta"] * 2
+        lane.lane.let_wait(0, came_after=0.5)
+        assert lane.refused == ["berta"] * 2 + ["anna"] * 3
+
+
+def test_only_so_many_begin_at_once_and_the_next_when_one_has_begun() -> None:
+    with recorded(10, 10, beginning=2) as lane:
+        for key in "abcde":
+            lane.add(key)
+        assert (lane.wait_for(2), lane.lane.waiting) == (["a", "b"], 3)
+        assert lane.lane.is_full
+        assert not lane.lane.has_no_thread
+        lane.lane.begun()
+        assert lane.wait_for(3)[-1] == "c"
+        lane._ends["a"].pop().set()
+        lane.lane.done("a", has_begun=True)
+        assert lane.lane.waiting == 2, "it had made room when it began"
+        lane.end_one("b")
+        assert lane.wait_for(4)[-1] == "d"
+        assert (lane.lane.waiting, lane.lane.at_work) == (1, 2)
+
+
 def test_of_one_key_only_so_many_wait() -> None:
     with recorded(1, 1, 10, 4) as lane:
         lane.add("anna", 100)
@@ -143,6 +189,8 @@ def test_a_lane_that_refused_everybody_keeps_nothing_of_them() -> None:
         assert not lane.lane._queues
         assert not lane.lane._at_work
         assert not lane.lane._next
+        assert not lane.lane._groups
+        assert not lane.lane._of_group
         assert not lane.lane.waiting
 
 
@@ -186,7 +234,9 @@ def test_a_lane_that_was_emptied_keeps_nothing() -> None:
         assert not lane.lane._queues
         assert not lane.lane._at_work
         assert not lane.lane._next
-        assert lane.lane._free == 2
+        assert not lane.lane._groups
+        assert not lane.lane._of_group
+        assert (lane.lane._free, lane.lane._beginning) == (2, 0)
 
 
 @pytest.mark.parametrize(
@@ -195,7 +245,8 @@ def test_a_lane_that_was_emptied_keeps_nothing() -> None:
         ("/livez", None, ["/login", "/chat", "/readyz"]),
         ("/login", None, ["/chat", "/livez"]),
         ("/chat", "anna", ["/login", "/chat/x/messages"]),
-        ("/chat/x/turns/y/events", "anna", ["/chat", "/login"]),
+        ("/chat/x/turns/y/events", "anna", ["/chat", "/login", "/chat/x/messages"]),
+        ("/chat/x/turns/y/retry", "anna", ["/chat", "/login", "/chat/x/turns/y/events"]),
         ("/chat/x/turns/y/event%73", "anna", ["/chat", "/login"]),
         ("/chat/x/turns/y/stop", "anna", ["/chat", "/login", "/chat/x/messages"]),
     ],

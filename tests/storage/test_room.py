@@ -23,6 +23,7 @@ from agentapp.storage.notes import Notes
 from agentapp.storage.room import Room
 from agentapp.storage.turns import SqlTurnStore
 from agentapp.turns.abandoned import interrupt_abandoned
+from agentapp.turns.leases import Leases
 from agentapp.turns.turn import Turn
 from agentapp.turns.values import NewMessage
 from tests.storage.test_storage import LEASE, OVER, Stores, read, settle, stores
@@ -62,6 +63,7 @@ class People:
             self.delete_chat,
             *[self.render_again] * 2,
             self.interrupted,
+            self.interrupted_and_saved_after_all,
             self.interrupted_by_the_next,
             self.refused,
         ]
@@ -132,7 +134,13 @@ class People:
     def interrupted(self) -> None:
         chat = self.chat()
         self.begin(chat, NewMessage(self.words()), OVER)
-        interrupt_abandoned(self.stores.turns, self.stores.guardrails, chat, LEASE)
+        interrupt_abandoned(self.stores.turns, self.stores.guardrails, chat, Leases())
+
+    def interrupted_and_saved_after_all(self) -> None:
+        chat = self.chat()
+        late = self.begin(chat, NewMessage(self.words()), OVER)
+        interrupt_abandoned(self.stores.turns, self.stores.guardrails, chat, Leases())
+        assert settle(late)
 
     def interrupted_by_the_next(self) -> None:
         chat = self.chat()

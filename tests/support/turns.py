@@ -11,6 +11,8 @@ from agentapp.turns.turn import Turn, TurnKit
 from agentapp.turns.values import NewMessage
 from agentapp.web.parts import Parts
 
+ELSEWHERE = "another-machine.1.1.worker"  # a worker of which nothing is known but its leases
+
 
 def begin(kit: TurnKit, scope: Scope, text: str | None, key: str | None = None, **place: Any) -> Any:
     """A `Turn`, or the `RepeatedMessage` that it is."""

@@ -23,6 +23,7 @@ from agentapp.turns.abandoned import interrupt_abandoned
 from agentapp.turns.turn import Turn, TurnKit
 from agentapp.web.parts import Parts
 from tests.support.scripted import Scripted
+from tests.support.turns import ELSEWHERE
 
 OF_INPUT = 3_000  # millionths of a dollar for a token in; a token out costs one
 
@@ -64,16 +65,17 @@ def lose(parts: Parts, turn: Turn) -> None:
     """As if the turn's worker had died a while ago, and another one came to it."""
     with parts.db.writing() as db:
         past = utc_now() - timedelta(seconds=1)
-        db.execute(update(LiveTurn).where(LiveTurn.turn_id == turn.id).values(lease_until=past))
+        of_another = {"worker": ELSEWHERE, "lease_until": past}
+        db.execute(update(LiveTurn).where(LiveTurn.turn_id == turn.id).values(**of_another))
     kit = parts.turns.kit
-    interrupt_abandoned(kit.store, kit.guardrails, turn.scope, kit.leases.current())
+    interrupt_abandoned(kit.store, kit.guardrails, turn.scope, kit.leases)
 
 
 def store_events(parts: Parts, turn: Turn, written: int = 0) -> int:
     """As the heartbeat does. How many are stored then."""
     new = turn.unwritten(written)
     assert new is not None
-    parts.turns.live.write([new], parts.turns.kit.leases.current(), renew=False)
+    parts.turns.live.write([new], parts.turns.kit.leases.current().worker)
     return written + len(new.events)
 
 

@@ -30,7 +30,7 @@ from agentapp.web.parts import Parts
 from tests.support.databases import only_postgresql
 from tests.support.scripted import hands_over
 from tests.support.statements import statements_noted
-from tests.support.turns import begin, someone
+from tests.support.turns import ELSEWHERE, begin, someone
 from tests.support.users import without_limits
 from tests.turns.charging import answered_by, charged, lose, play_until, says, store_events
 
@@ -117,7 +117,7 @@ def test_what_is_not_shown_is_charged_though_the_worker_dies(parts: Parts, scope
         play_until(turn, lambda model=model: model.usage == Usage(500, 500, 1))  # type: ignore[misc]
     with statements_noted(note, parts.db):
         beat(parts, job)
-        assert wrote == ["UPDATE turn_events"], "one statement for all of them"
+        assert wrote == ["INSERT INTO"], "one statement for all of them"
         beat(parts, job)
         assert len(wrote) == 1, "and none when nothing has changed"
     for turn in turns:
@@ -254,23 +254,23 @@ def test_a_chat_that_fails_does_not_keep_the_turns_of_others_from_being_settled(
     turns: list[Turn] = [begin(kit, chat, "Hello") for chat in chats]
     bad, good = chats[:2], chats[2:]
     with parts.db.writing() as db:
-        past = utc_now() - timedelta(seconds=1)
-        db.execute(update(LiveTurn).where(owned_by(scope, LiveTurn)).values(lease_until=past))
+        over = {"worker": ELSEWHERE, "lease_until": utc_now() - timedelta(seconds=1)}
+        db.execute(update(LiveTurn).where(owned_by(scope, LiveTurn)).values(**over))
         if trouble == "unreadable":
             of_bad = owned_by(scope, TurnRow), TurnRow.id.in_([turn.id for turn in turns[:2]])
             db.execute(update(TurnRow).where(*of_bad).values(admission=5))
 
-    def refuse(store: Any, guardrails: Any, chat: Scope, lease: Any) -> None:
+    def refuse(store: Any, guardrails: Any, chat: Scope, leases: Any) -> None:
         if chat.session_id in {each.session_id for each in bad}:
             raise StorageUnavailable("the database took too long over this one")
-        interrupt(store, guardrails, chat, lease)
+        interrupt(store, guardrails, chat, leases)
 
-    abandoned, interrupt = live.abandoned, jobs.interrupt_abandoned
+    lapsed, interrupt = live.with_lapsed_lease, jobs.interrupt_abandoned
     if trouble == "storage":
         monkeypatch.setattr(jobs, "interrupt_abandoned", refuse)
     order = {chat.session_id: place for place, chat in enumerate(chats)}
-    bad_first = lambda lease: sorted(abandoned(lease), key=lambda chat: order[chat.session_id])  # noqa: E731
-    monkeypatch.setattr(live, "abandoned", bad_first)
+    bad_first = lambda *args: sorted(lapsed(*args), key=lambda chat: order[chat.session_id])  # noqa: E731
+    monkeypatch.setattr(live, "with_lapsed_lease", bad_first)
     job = InterruptAbandonedTurns(kit.store, live, kit.guardrails, kit.leases, parts.binder)
     for _ in range(4):
         beat(parts, job)

@@ -15,23 +15,26 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import event, text
+from sqlalchemy import text
 
 from agentapp.agents.drivers.threaded import ThreadedDriver
 from agentapp.agents.provider import Reply
 from agentapp.app import deadlines_of
 from agentapp.config import Settings
-from agentapp.errors import LoginRequired, StorageUnavailable
+from agentapp.errors import LoginRequired, StorageUnavailable, TurnInProgress
 from agentapp.guardrails.admission import TurnCells
-from agentapp.isolation import Scope
+from agentapp.isolation import RequestScope, Scope
 from agentapp.turns.abandoned import interrupt_abandoned
 from agentapp.turns.feed import Subscription
+from agentapp.turns.heartbeat import IDLE_SECONDS, TICK_SECONDS, Job
+from agentapp.turns.jobs import GiveUpLostTurns, InterruptAbandonedTurns, RenewLeases, WriteEvents
 from agentapp.turns.service import TurnService
 from agentapp.turns.turn import Turn
 from agentapp.turns.values import Lease, NewMessage
 from agentapp.web.parts import Parts
 from tests.support.scripted import SPENT, Scripted, calls
-from tests.support.turns import begin, hurry, someone
+from tests.support.statements import statements_noted
+from tests.support.turns import ELSEWHERE, begin, hurry, someone
 from tests.support.users import without_limits
 
 TIMEOUT_SECONDS = 30.0
@@ -179,16 +182,16 @@ def test_an_ended_turn_is_told_from_any_point_as_it_was(
 def test_the_events_of_many_turns_are_stored_in_one_transaction_at_a_time(
     workers: tuple[Parts, Parts], scope: Scope, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Whatever the number of streams: what is counted is the transactions in which events were written.
+    """Whatever the number of streams: there is even one statement for all of them.
 
     And all of them end at once without waiting for each other, or for the heartbeat, in a circle.
     """
     one, _ = workers
-    written: Counter[int] = Counter()
+    written = list[str]()
 
-    def count(conn: Any, cursor: Any, statement: str, parameters: Any, context: Any, many: bool) -> None:
+    def note(statement: str, parameters: Any) -> None:
         if statement.startswith("INSERT INTO turn_events"):
-            written[id(conn), conn.get_transaction() and id(conn.get_transaction())] += 1
+            written.append(statement)
 
     models = [Spoken() for _ in range(30)]
     chats = [scope.within(one.chats.create(scope).id) for _ in models]
@@ -197,15 +200,14 @@ def test_the_events_of_many_turns_are_stored_in_one_transaction_at_a_time(
     assert all(model.asked.wait(TIMEOUT_SECONDS) for model in models)
     wait_for(lambda: rows(one, "turn_events") >= len(models))
     one.turns.heartbeat.close()  # what is said now is written in one go, when it goes on
-    event.listen(one.db.writing_engine, "before_cursor_execute", count)
     for model in models:
         model.say("one ", "two ", "three ")
     for follower in followers:
         until(follower, is_text("three "))
     before = rows(one, "turn_events")
-    one.turns.heartbeat.wake()
-    wait_for(lambda: rows(one, "turn_events") >= before + len(models))
-    event.remove(one.db.writing_engine, "before_cursor_execute", count)
+    with statements_noted(note, one.db):
+        one.turns.heartbeat.wake()
+        wait_for(lambda: rows(one, "turn_events") >= before + len(models))
     assert len(written) == 1
     for model in models:
         model.end()
@@ -244,11 +246,18 @@ def shorten(parts: Parts, seconds: float) -> None:
     parts.turns.kit.leases._length = timedelta(seconds=seconds)
 
 
+def move_to_another_machine(parts: Parts) -> None:
+    """Others know nothing of its process then, only the leases of its turns."""
+    leases = parts.turns.kit.leases
+    leases._machine, leases._pid = "another-machine", 0
+
+
 def test_a_long_turn_keeps_its_lease(
     workers: tuple[Parts, Parts], scope: Scope, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It outlives its first lease several times over, while another worker looks out for the dead."""
     one, two = workers
+    move_to_another_machine(one)
     hurry(monkeypatch, *workers)
     for parts in workers:
         shorten(parts, 1.0)
@@ -271,6 +280,7 @@ def test_a_dead_workers_turn_is_given_up_once_and_what_it_said_is_kept(
 ) -> None:
     """A follower elsewhere hears of it, also one who had heard more than was written down."""
     one, two = workers
+    move_to_another_machine(one)
     hurry(monkeypatch, *workers)
     shorten(one, 1.0)
     shorten(two, 1.0)
@@ -311,9 +321,10 @@ def test_a_turn_that_was_taken_from_its_worker_does_not_go_on_spending(
     assert model.asked.wait(TIMEOUT_SECONDS)
     one.turns.heartbeat.close()  # or it would renew the lease
     with one.db.writing() as db:
-        db.execute(text("UPDATE live_turns SET lease_until = '2020-01-01 00:00:00'"))
+        long_ago = "UPDATE live_turns SET lease_until = '2020-01-01 00:00:00', worker = :another"
+        db.execute(text(long_ago), {"another": ELSEWHERE})
     kit = one.turns.kit
-    interrupt_abandoned(kit.store, kit.guardrails, scope, kit.leases.current())
+    interrupt_abandoned(kit.store, kit.guardrails, scope, kit.leases)
     one.turns.heartbeat.wake()
     assert until(mine)[-1].data["status"] == "interrupted", "without another word of the model"
     mine.close()
@@ -325,6 +336,7 @@ def test_after_the_database_was_away_nobody_is_taken_for_dead_at_once(
     workers: tuple[Parts, Parts], scope: Scope, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one, two = workers
+    move_to_another_machine(one)
     hurry(monkeypatch, *workers)
     for parts in workers:
         shorten(parts, 2.0)
@@ -338,12 +350,12 @@ def test_after_the_database_was_away_nobody_is_taken_for_dead_at_once(
     real = type(one.db).writing, type(one.db).reading
 
     def broken(which: int) -> Any:
-        def begin(self: Any) -> Any:
+        def begin(self: Any, **how: Any) -> Any:
             name = threading.current_thread().name
-            if away.is_set() and name == "agentapp-heartbeat":
+            if away.is_set() and name.startswith("agentapp-heartbeat"):
                 failed[name] += 1
                 raise StorageUnavailable("away")
-            return real[which](self)
+            return real[which](self, **how)
 
         return begin
 
@@ -424,12 +436,9 @@ def test_a_worker_that_is_gone_from_this_machine_is_not_waited_for(
     hurry(monkeypatch, *workers)
     process = subprocess.Popen(["true"])
     process.wait()
-    machine, _, rest = one.turns.kit.leases.current().worker.split(".")
+    machine, _, rest = one.turns.kit.leases.current().worker.split(".", 2)
     gone = Lease(f"{machine}.{process.pid}.{rest}", timedelta(hours=1))
     elsewhere = Lease(f"another-machine.{process.pid}.{rest}", timedelta(hours=1))
-    assert two.turns.kit.leases.is_gone(gone.worker)
-    assert not two.turns.kit.leases.is_gone(elsewhere.worker)
-    assert not two.turns.kit.leases.is_gone(one.turns.kit.leases.current().worker)
     for parts in workers:
         shorten(parts, 3600)
     other = scope.within(one.chats.create(scope).id)
@@ -439,3 +448,227 @@ def test_a_worker_that_is_gone_from_this_machine_is_not_waited_for(
     two.turns.heartbeat.wake()
     wait_for(lambda: status(two, scope) == ["interrupted"])
     assert status(two, other) == ["running"], "of that machine nothing is known"
+
+
+def test_a_worker_of_this_machine_that_is_only_slow_is_not_taken_for_dead(
+    workers: tuple[Parts, Parts], scope: Scope, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not by another worker, and not for the next message in the chat. Its turn is answered whole."""
+    one, two = workers
+    hurry(monkeypatch, two)
+    model = Spoken()
+    mine = playing(one, model).send(scope, NewMessage("Hello"))
+    assert model.asked.wait(TIMEOUT_SECONDS)
+    one.turns.heartbeat.close()  # nothing is heard of it any more
+    looks, look = [0], two.turns.live.with_lapsed_lease
+
+    def count(*args: Any) -> Any:
+        looks[0] += 1
+        return look(*args)
+
+    monkeypatch.setattr(two.turns.live, "with_lapsed_lease", count)
+    with one.db.writing() as db:
+        db.execute(text("UPDATE live_turns SET lease_until = '2020-01-01 00:00:00'"))
+    two.turns.heartbeat.wake()
+    wait_for(lambda: looks[0] >= 3)
+    with two.binder.bound(scope), pytest.raises(TurnInProgress):
+        two.turns.send(scope, NewMessage("Anybody there?"))
+    model.say("still here")
+    model.end()
+    assert until(mine)[-1].data["reply"] == "still here"
+    mine.close()
+    assert status(two, scope) == ["completed"]
+
+
+def test_leases_are_renewed_though_everything_else_hangs(
+    workers: tuple[Parts, Parts], scope: Scope, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The jobs that store events, and the transactions of turns that wait to be written."""
+    one, _ = workers
+    move_to_another_machine(one)
+    hurry(monkeypatch, *workers)
+    goes_on, hangs, renewed = threading.Event(), threading.Event(), threading.Semaphore(0)
+
+    def hang(new: Any, worker: str) -> Any:
+        hangs.set()
+        goes_on.wait(TIMEOUT_SECONDS)
+        return {turn.turn_id: False for turn in new}
+
+    def renew(*args: Any) -> None:
+        real_renew(*args)
+        renewed.release()
+
+    real_renew = one.turns.live.renew
+    monkeypatch.setattr(one.turns.live, "write", hang)
+    monkeypatch.setattr(one.turns.live, "renew", renew)
+    shorten(one, 0.1)
+    model = Spoken()
+    mine = playing(one, model).send(scope, NewMessage("Hello"))
+    try:
+        assert hangs.wait(TIMEOUT_SECONDS)
+        for _ in range(3):
+            assert renewed.acquire(timeout=TIMEOUT_SECONDS)
+    finally:
+        goes_on.set()
+    model.end()
+    until(mine)
+    mine.close()
+
+
+def test_a_turn_that_nobody_plays_is_not_kept_alive_but_given_up_by_its_own_worker(
+    workers: tuple[Parts, Parts], scope: Scope
+) -> None:
+    """It may have begun a moment ago, and somebody will play it; so it has the time of a lease."""
+    one, two = workers
+    length = one.turns.kit.leases.current().length.total_seconds()
+    assert isinstance(begin(one.turns.kit, scope, "Hello"), Turn)
+    model = Spoken()
+    other = scope.within(one.chats.create(scope).id)
+    played = playing(one, model).send(other, NewMessage("Hello"))
+    one.turns.heartbeat.close()
+    turns = one.turns
+    renewing, giving_up = (
+        kind(turns.live, turns.local, turns.kit.leases) for kind in (RenewLeases, GiveUpLostTurns)
+    )
+    with one.db.writing() as db:
+        db.execute(text("UPDATE live_turns SET lease_until = '2020-01-01 00:00:00'"))
+    run(one, renewing, 1000.0)
+    with one.db.writing() as db:
+        found = db.execute(text("SELECT session_id FROM live_turns WHERE lease_until < '2021-01-01'"))
+        assert found.scalars().all() == [scope.session_id], "the one that is played was renewed"
+    for now, expected in ((0.0, "running"), (length / 2, "running"), (length, "interrupted")):
+        run(one, giving_up, now)
+        run(two, job_of(two, InterruptAbandonedTurns), now)
+        assert status(one, scope) == [expected], now
+    assert status(one, other) == ["running"]
+    model.end()
+    until(played)
+    played.close()
+    assert held(one, scope) == (0, 0, 0, 0, 0)
+
+
+def test_events_whose_commit_nobody_heard_of_are_stored_once_and_in_order(
+    workers: tuple[Parts, Parts], scope: Scope, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The connection breaks after the commit. The next beat has more to store by then."""
+    one, two = workers
+    model = Spoken()
+    mine = playing(one, model).send(scope, NewMessage("Hello"))
+    assert model.asked.wait(TIMEOUT_SECONDS)
+    one.turns.heartbeat.close()
+    model.say("one ", "two ")
+    heard = until(mine, is_text("two "))
+    writing, write = job_of(one, WriteEvents), one.turns.live.write
+
+    def break_off(*args: Any) -> Any:
+        write(*args)
+        raise StorageUnavailable("the connection broke off")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(one.turns.live, "write", break_off)
+        with pytest.raises(StorageUnavailable):
+            run(one, writing, 1.0)
+    theirs = followed(two, scope, mine.feed.turn_id)
+    told = until(theirs, is_text("two "))
+    model.say("three ")
+    heard += until(mine, is_text("three "))
+    for _ in range(2):
+        run(one, writing, 2.0)
+    told += until(theirs, is_text("three "))
+    assert told == heard
+    assert status(two, scope) == ["running"], "it was told while it came, and not at the end"
+    again = followed(two, scope, mine.feed.turn_id)
+    assert until(again, is_text("three ")) == heard
+    model.end()
+    for each in (mine, theirs, again):
+        until(each)
+        each.close()
+
+
+def job_of(parts: Parts, kind: type[Any]) -> Job:
+    (found,) = [scheduled.job for scheduled in parts.turns.heartbeat.jobs if isinstance(scheduled.job, kind)]
+    return found
+
+
+def run(parts: Parts, job: Job, now: float) -> None:
+    with parts.binder.bound(RequestScope(request_id="heartbeat")):
+        job.run(now)
+
+
+def test_a_beat_that_takes_long_comes_less_often_but_not_too_seldom(
+    workers: tuple[Parts, Parts], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (heartbeat, _), pauses = workers[0].turns.heartbeat.threads, list[float]()
+    monkeypatch.setattr(heartbeat._closing, "wait", pauses.append)
+    for took in (0.0, 0.01, 0.2, 60.0):
+        heartbeat._rest(busy=True, took=took)
+    assert pauses == [TICK_SECONDS, TICK_SECONDS, 0.8, IDLE_SECONDS]
+
+
+def test_a_turn_that_was_taken_for_dead_and_answered_whole_is_saved(
+    workers: tuple[Parts, Parts], scope: Scope
+) -> None:
+    """In the place of what was kept of it: for its readers, the search, the next message and the budgets."""
+    one, two = workers
+    mine, model = taken_for_dead(workers, scope)
+    model.say("and the rest")
+    model.end()
+    end = until(mine)[-1]
+    mine.close()
+    assert (end.data["status"], end.data["reply"]) == ("completed", "Half, and the rest")
+    with two.binder.bound(scope):
+        whole = two.chats.transcript(scope)
+        assert [message.content for message in whole.messages] == ["Hello", "Half, and the rest"]
+        assert [turn.status for turn in whole.turns] == ["completed"]
+    other = scope.within(two.chats.create(scope).id)
+    with two.binder.bound(other):
+        assert len(two.chats.search(other, "rest", limit=5)) == 1
+    again = followed(two, scope, mine.feed.turn_id)
+    assert until(again)[-1] == end
+    again.close()
+    assert held(one, scope) == (0, 0, 0, 0, 0)
+    assert rows(one, "charged_turns") == rows(one, "live_turns") == 0
+
+
+def taken_for_dead(workers: tuple[Parts, Parts], scope: Scope) -> tuple[Subscription, Spoken]:
+    """A turn that has said half, of which another worker has stored that it was interrupted."""
+    one, two = workers
+    model = Spoken()
+    model.say("Half, ")
+    mine = playing(one, model).send(scope, NewMessage("Hello"))
+    until(mine, is_text("Half, "))
+    watching = followed(two, scope, mine.feed.turn_id)
+    until(watching, is_text("Half, "))
+    watching.close()
+    one.turns.heartbeat.close()
+    with two.db.writing() as db:
+        long_ago = "UPDATE live_turns SET lease_until = '2020-01-01 00:00:00', worker = :another"
+        db.execute(text(long_ago), {"another": ELSEWHERE})
+    kit = two.turns.kit
+    interrupt_abandoned(kit.store, kit.guardrails, scope, kit.leases)
+    assert status(two, scope) == ["interrupted"]
+    return mine, model
+
+
+@pytest.mark.parametrize("meanwhile", ["the chat went on", "it was tried again", "it is stopped"])
+def test_a_turn_that_was_taken_for_dead_stays_so_if_something_else_has_happened(
+    workers: tuple[Parts, Parts], scope: Scope, meanwhile: str
+) -> None:
+    one, two = workers
+    mine, model = taken_for_dead(workers, scope)
+    if meanwhile == "it is stopped":
+        one.turns.local.stop(mine.feed.turn_id)
+    else:
+        replaced = mine.feed.turn_id if meanwhile == "it was tried again" else None
+        sent = NewMessage(None if replaced else "Anybody there?", replaces=replaced)
+        following = playing(two, "fine").send(scope, sent)
+        assert until(following)[-1].data["status"] == "completed"
+        following.close()
+        model.say("and the rest")
+    model.end()
+    assert until(mine)[-1].data["status"] == "interrupted"
+    mine.close()
+    assert status(two, scope)[0] == "interrupted"
+    with two.binder.bound(scope):
+        assert two.chats.transcript(scope).messages[1].content == "Half, "
+    assert held(two, scope) == (0, 0, 0, 0, 0)

@@ -48,13 +48,13 @@ def answering(parts: Parts, go_on: threading.Event) -> TurnService:
 
 
 def heartbeats() -> list[str]:
-    return [thread.name for thread in threading.enumerate() if thread.name == "agentapp-heartbeat"]
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith("agentapp-heartbeat")]
 
 
 def test_start_runs_the_heartbeat_and_close_ends_it(parts: Parts) -> None:
     assert heartbeats() == []
     parts.start(threads=20)
-    assert heartbeats() == ["agentapp-heartbeat"]
+    assert sorted(heartbeats()) == ["agentapp-heartbeat", "agentapp-heartbeat-leases"]
     assert parts.turns.slots.total == 20 - parts.settings.threads_reserved
     parts.close()
     assert heartbeats() == []

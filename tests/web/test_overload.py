@@ -23,8 +23,10 @@ class Bytes:
         return BytesIO(self._data)
 
 
-def answer(app: Flask, wants_page: bool) -> tuple[HTTPResponse, str]:
-    found = HTTPResponse(cast(Any, Bytes(app.extensions["agentapp.busy_answer"](wants_page))))
+def answer(app: Flask, wants_page: bool, retry_after: int = 1) -> tuple[HTTPResponse, str]:
+    found = HTTPResponse(
+        cast(Any, Bytes(app.extensions["agentapp.busy_answer"](wants_page, 256, retry_after)))
+    )
     found.begin()
     return found, found.read().decode()
 
@@ -55,3 +57,11 @@ def test_a_script_and_a_person_are_told_the_same(app: Flask) -> None:
     found, page = answer(app, True)
     assert found.getheader("Content-Type") == "text/html; charset=utf-8"
     assert problem["detail"] in page
+
+
+@pytest.mark.parametrize("wants_page", [False, True])
+def test_it_says_when_to_come_back(app: Flask, wants_page: bool) -> None:
+    for seconds in (2, 17):
+        found, body = answer(app, wants_page, seconds)
+        assert found.getheader("Retry-After") == f"{seconds}"
+        assert wants_page or json.loads(body)["retry_after"] == seconds

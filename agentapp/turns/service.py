@@ -52,17 +52,11 @@ class TurnService:
     heartbeat: Heartbeats = field(repr=False)
 
     def send(
-        self,
-        scope: Scope,
-        message: NewMessage,
-        login: str | None = None,
-        *,
-        plays: bool = False,
-        renders: bool = True,
+        self, scope: Scope, message: NewMessage, login: str | None = None, *, plays: bool = False
     ) -> Subscription:
         """Begin a turn, or refuse with nothing changed. It goes on to its end whether or not anybody reads
         it: on a thread of its own or, if the caller ``plays``, on the thread that reads the subscription and
-        closes it (see `PlayedSubscription`). Unless it ``renders``, nobody is going to look at the reply now.
+        closes it (see `PlayedSubscription`).
 
         The same message with the same key once more is the same turn.
         """
@@ -73,7 +67,6 @@ class TurnService:
                 feed = self._find_feed(scope, begun.turn_id, held)
                 return self._subscribe(feed, 0, login, held.pop_all(), slot)
             self.heartbeat.wake()
-            begun.renders = renders
             if not plays:
                 return self._subscribe(self.local.play(begun), 0, login, held.pop_all(), slot)
             kept = held.pop_all()

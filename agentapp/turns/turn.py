@@ -114,7 +114,6 @@ class Turn(Iterator[NumberedEvent | None]):
         self.scope = scope
         self.feed = Feed(scope, started.turn_id)
         self.result: TurnResult | None = None
-        self.renders = True  # the reply, for who will look at it; otherwise its first page does
         self.before_wait: Callable[[], object] = nothing
         self._loop: TurnLoop | None = None
         self._kit, self._started = kit, started
@@ -245,7 +244,7 @@ class Turn(Iterator[NumberedEvent | None]):
         be rendered is stored all the same.
         """
         try:
-            return self._kit.render(reply) if reply and self.renders else None
+            return self._kit.render(reply) if reply else None
         except Exception as error:
             log.error("the reply of turn %s could not be rendered: %s", self.id, described(error))
             return None

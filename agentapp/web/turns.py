@@ -80,9 +80,7 @@ def _send(read: Callable[[], NewMessage]) -> ResponseReturnValue:
     # A plain form is answered after some seconds in any case, so it cannot play the turn itself.
     plays = kind == JSON or (kind == EVENTS and client is not None)
     try:
-        subscription = parts().turns.send(
-            chat_scope(), read(), login_token(), plays=plays, renders=kind != JSON
-        )
+        subscription = parts().turns.send(chat_scope(), read(), login_token(), plays=plays)
     except Refused as error:
         if not isinstance(error, SHOWN_ON_CHAT_PAGE) or not wants_page():
             raise

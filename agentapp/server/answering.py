@@ -52,6 +52,11 @@ class AnsweringWorker(ThreadWorker):  # type: ignore[misc]
         stand_in = stand_in_for(incoming, self.cfg, connection.client)
         return self.handle_request(stand_in, connection, problem_with(incoming.error))
 
+    def _tell_begun(self, connection: Connection) -> None:
+        """The turn has begun. If others wait for that, the main loop is to know at once."""
+        tell = self.method_queue.defer if self.tpool.turns.waiting else self.method_queue.leave
+        tell(self.note_begun, connection)
+
     def handle_request(
         self, request: Any, connection: Connection, problem: tuple[int, str] | None = None
     ) -> bool:
@@ -72,7 +77,7 @@ class AnsweringWorker(ThreadWorker):  # type: ignore[misc]
         if connection.page_slot is not None:
             environ[PAGE_SLOT] = connection.page_slot
         if connection.is_turn:
-            environ[HAS_BEGUN] = partial(self.method_queue.defer, self.note_begun, connection)
+            environ[HAS_BEGUN] = partial(self._tell_begun, connection)
         self.nr += 1
         if self.nr >= self.max_requests and self.alive:
             self.alive = False

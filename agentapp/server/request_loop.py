@@ -137,7 +137,7 @@ class RequestLoop(WaitingLoop):
         self._received = 0
         events = self.poller.select(0 if self.tpool.can_start_strangers else seconds)
         # First: who has been answered may have sent the next request already, which is among the events.
-        if self.method_queue.is_woken:
+        if self.method_queue.has_some:
             self.method_queue.run_callbacks()
         for key, _ in events:
             key.data(key.fileobj)

@@ -84,6 +84,19 @@ def test_what_is_deferred_wakes_the_loop_once_and_all_of_it_is_run() -> None:
         deferred.close()
 
 
+def test_what_is_left_is_run_with_the_next_look_and_wakes_nobody() -> None:
+    deferred, ran = Deferred(), list[int]()
+    deferred.init()
+    try:
+        deferred.leave(ran.append, 1)
+        assert deferred.has_some
+        assert not select.select([deferred.fileno()], [], [], 0)[0]
+        deferred.run_callbacks()
+        assert (ran, deferred.has_some) == ([1], False)
+    finally:
+        deferred.close()
+
+
 def test_a_byte_that_comes_too_late_does_not_wake_the_loop_for_ever() -> None:
     deferred = Deferred()
     deferred.init()
@@ -91,7 +104,7 @@ def test_a_byte_that_comes_too_late_does_not_wake_the_loop_for_ever() -> None:
         deferred.defer(bool)
         deferred.run_callbacks()
         os.write(deferred._write_fd, b"\0")
-        deferred.run_callbacks()
+        deferred.run_callbacks(deferred.fileno())  # as the poller calls it
         with pytest.raises(BlockingIOError):
             os.read(deferred._read_fd, 1)
     finally:

@@ -22,8 +22,10 @@ from agentapp.instance import PRIVATE_UMASK
 from agentapp.logs import escaped
 from agentapp.server import options
 from agentapp.server.logger import OneLineLogger
+from agentapp.server.memory import limit_memory
 from agentapp.server.worker import TurnWorker
 
+limit_memory(os.environ)
 os.umask(PRIVATE_UMASK)  # not gunicorn's own `umask`, which is for its socket: a proxy may be another user
 
 try:
@@ -42,7 +44,11 @@ _LIBRARIES = (
     "flask_wtf",
     "markdown_it",
     "nh3",
-    "pygments",
+    "pydantic.main",
+    "pygments.formatters.html",
+    "pygments.lexers",
+    "sqlalchemy.dialects.postgresql",
+    "sqlalchemy.dialects.sqlite",
     "sqlalchemy.orm",
 )
 # Libraries that are needed only if an environment variable is set.
@@ -99,6 +105,7 @@ def on_starting(arbiter: Any) -> None:
         sys.exit(2)
     # Besides its connections, a thread may have a connection to the database, which is up to three files.
     _allow_open_files(worker_connections + 4 * threads + 200)
+    gc.disable()  # hardly anything that is imported is garbage: to look for it takes a tenth of the time
     for name in _libraries():
         with suppress(ImportError):  # the code that needs the library will report it
             import_module(name)
@@ -119,6 +126,7 @@ def on_starting(arbiter: Any) -> None:
         code = 130
     if code:
         sys.exit(code)
+    gc.enable()
 
 
 def on_reload(arbiter: Any) -> None:
@@ -144,24 +152,19 @@ def child_exit(arbiter: Any, worker: Any) -> None:
 
 
 def post_fork(arbiter: Any, worker: Any) -> None:
-    """Forget the modules that this file imported, and make the threads give way to each other more often.
-
-    After SIGHUP a worker must not mix old modules of agentapp with new ones.
-    """
+    """Forget the modules that this file imported: after SIGHUP a worker must not mix old and new ones."""
     for name in [name for name in sys.modules if name.partition(".")[0] == "agentapp"]:
         del sys.modules[name]
-    # With many threads at work, a thread that came back from the database or from a hash waited up to 5 ms
-    # for each of the others. With a shorter interval the slowest answers came twice as fast, and nothing got
-    # slower.
-    sys.setswitchinterval(0.001)
+    gc.disable()  # until all is imported
 
 
 def post_worker_init(worker: Any) -> None:
-    """Start the parts of the application, and check the schema once more.
+    """Start the parts of the application, check the schema once more, and be ready for the first request.
 
     A worker that is started later, after a crash or SIGHUP, may find another schema than the first ones did.
     """
     from agentapp.errors import StartError, StorageUnavailable
+    from agentapp.web.warm_up import warm_up
 
     worker.wsgi.extensions["agentapp"].start(threads=worker.cfg.threads, seats=worker.seats)
     try:
@@ -171,6 +174,10 @@ def post_worker_init(worker: Any) -> None:
     except StartError as exc:
         print(f"agentapp: {escaped(str(exc))}", file=sys.stderr, flush=True)
         sys.exit(3)  # gunicorn's WORKER_BOOT_ERROR: the whole server stops
+    warm_up(worker.wsgi)
+    gc.collect()
+    gc.freeze()  # what is there now stays: the collector need not look at it again and again
+    gc.enable()
 
 
 def worker_int(worker: Any) -> None:

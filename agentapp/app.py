@@ -48,7 +48,7 @@ UNLIMITED_TOKENS = 10**9
 def create_app(settings: Settings | None = None, team: Team | None = None) -> Flask:
     """A new app that shares nothing with any other. It opens no connection before the first request."""
     settings = settings or config.load()
-    app = Flask("agentapp", template_folder="web/templates", static_folder="web/static")
+    app = web.Application("agentapp", template_folder="web/templates", static_folder="web/static")
     app.secret_key = settings.secret_key
     app.extensions["agentapp"] = make_parts(settings, team or load_team(settings.team))
     web.init_app(app)

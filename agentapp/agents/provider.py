@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, TypeVar
 
-from agentapp.agents.meter import Meter, estimated_tokens
+from agentapp.agents.meter import Meter, size_of, tokens_in
 from agentapp.events import Usage
 
 T = TypeVar("T")
@@ -76,15 +76,16 @@ Role = Literal["user", "assistant"]
 
 @dataclass(frozen=True, slots=True)
 class ToolSpec:
-    """A tool as the model sees it."""
+    """A tool as the model sees it. ``size`` is about how many bytes that are: every call counts them."""
 
     name: str
     description: str
     input_schema: Mapping[str, Any]
+    size: int = field(init=False, compare=False, repr=False)
 
-    @property
-    def text(self) -> str:
-        return f"{self.name} {self.description} {json.dumps(dict(self.input_schema), default=str)}"
+    def __post_init__(self) -> None:
+        schema = json.dumps(dict(self.input_schema), default=str)
+        object.__setattr__(self, "size", size_of(f"{self.name} {self.description} {schema}"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +156,7 @@ class ModelCall:
 def estimated_input(system: str, messages: Iterable[Message], tools: Iterable[ToolSpec]) -> int:
     """About how many tokens a call with these takes in."""
     said = (text for message in messages for text in message.all_texts())
-    return estimated_tokens((system, *said, *(tool.text for tool in tools)))
+    return tokens_in(size_of(system) + sum(map(size_of, said)) + sum(tool.size for tool in tools))
 
 
 @dataclass(frozen=True, slots=True)

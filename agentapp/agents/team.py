@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 import logging
 import re
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
 
 from agentapp.agents.meter import Meter
 from agentapp.agents.provider import Message, ModelCall, ToolSpec, estimated_input
@@ -120,11 +121,14 @@ class Team:
     front: Agent
     specialists: tuple[Agent, ...] = ()
     examples: tuple[str, ...] = ()
+    _specs: Mapping[str, tuple[ToolSpec, ...]] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "specialists", tuple(self.specialists))
         object.__setattr__(self, "examples", tuple(self.examples))
         refuse_duplicates("agent", [self.front.name, *(agent.name for agent in self.specialists)])
+        specs = {agent.name: self._specs_of(agent) for agent in (self.front, *self.specialists)}
+        object.__setattr__(self, "_specs", MappingProxyType(specs))
 
     def find(self, name: str) -> Agent:
         """The agent that a turn of a session with this agent begins with."""
@@ -132,6 +136,9 @@ class Team:
 
     def specs_of(self, agent: Agent) -> tuple[ToolSpec, ...]:
         """Its tools as the model sees them."""
+        return self._specs[agent.name]
+
+    def _specs_of(self, agent: Agent) -> tuple[ToolSpec, ...]:
         own = tuple(tool.spec for tool in agent.tools)
         if agent is not self.front:
             return (*own, _hand_back_spec(self))

@@ -45,7 +45,7 @@ class Connection:
         self._lingered = 0
         self.user: str | None = None  # whose last request this was; None is a stranger
         self.waits: Any = None  # for what: see `connections.Waits`
-        self.is_registered = False  # with the poller
+        self.watched = 0  # the events that the poller reports
         self.page_slot: Any = None  # or why there is none
         self.leave_lane: Callable[..., None] = _nothing  # when a thread has answered the request
         self.is_turn = False  # that is to begin

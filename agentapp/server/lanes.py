@@ -8,9 +8,10 @@ from __future__ import annotations
 import re
 from collections import Counter, deque
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 from urllib.parse import unquote, unquote_plus
+
+from agentapp.server.threads import Threads
 
 # A page takes a processor for milliseconds and hardly ever waits. With more threads at once each would only
 # take longer.
@@ -81,8 +82,8 @@ class Lane:
         self._beginning, self._most_beginning = 0, beginning or threads
         self._most_waiting, self._each_waiting = most_waiting, each_waiting or most_waiting
         self.waiting = 0
-        self._pool = ThreadPoolExecutor(threads, f"agentapp-{name}")
-        self.each, self._threads, self._free = each, threads, threads
+        self._threads = Threads(f"agentapp-{name}", threads)
+        self.each, self._most_at_work, self._free = each, threads, threads
         self._at_work: Counter[str] = Counter()
         self._queues: dict[str, _Queue] = {}
         self._groups: dict[str, str] = {}  # of the same keys
@@ -95,7 +96,7 @@ class Lane:
 
     @property
     def at_work(self) -> int:
-        return self._threads - self._free
+        return self._most_at_work - self._free
 
     @property
     def is_full(self) -> bool:
@@ -151,7 +152,7 @@ class Lane:
             self.start()
 
     def shutdown(self, wait: bool) -> None:
-        self._pool.shutdown(wait)
+        self._threads.shutdown(wait)
 
     def _let_take_turns(self, key: str) -> None:
         queue = self._queues.get(key)
@@ -169,7 +170,7 @@ class Lane:
             self._beginning += 1
             self._at_work[key] += 1
             self._let_take_turns(key)
-            self._pool.submit(job.run)
+            self._threads.run(job.run)
 
     def _greediest(self, came_after: float) -> str | None:
         """Of the keys that have something waiting that came after that time. Among equals, who came last."""

@@ -16,23 +16,23 @@ from functools import partial
 from math import ceil
 from typing import Any
 
-from agentapp.logs import described
-from agentapp.server.answering import AnsweringWorker
 from agentapp.server.connection import ClientGone, Connection
 from agentapp.server.connections import Connections, Waits
+from agentapp.server.deferred import Deferred
 from agentapp.server.incoming_request import UserOf, nobody
 from agentapp.server.lanes import Job, Lane, Lanes, is_sign_in, is_static, name_signed_in_with
 from agentapp.server.limits import (
     HEAD_SECONDS,
     KEEPALIVE_SECONDS,
-    LINGER_SECONDS,
     SEND_SECONDS,
     STOPPING_KEEPALIVE_SECONDS,
     STRANGER_KEEPALIVE_SECONDS,
 )
 from agentapp.server.unreadable import TooSlow
+from agentapp.server.waiting import WaitingLoop
 
 LOOP_SECONDS = 1.0
+NOTIFY_SECONDS = 1.0  # how often gunicorn is told that the worker is alive
 SWEEP_SECONDS = 0.5  # between two looks for connections whose time is over
 # How long a worker whose threads are all taken leaves new connections to the other workers.
 LEFT_TO_OTHERS_SECONDS = 0.02
@@ -50,7 +50,7 @@ NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 TakeSlot = Callable[[str], tuple[Any, Any]]
 
 
-class RequestLoop(AnsweringWorker):
+class RequestLoop(WaitingLoop):
     """gunicorn's threaded worker with another main loop."""
 
     def init_process(self) -> None:
@@ -60,8 +60,9 @@ class RequestLoop(AnsweringWorker):
         self._trusted_proxies = 0
         self._received = 0  # requests or parts of them, in this round of the loop
         self._answering = 0  # requests that a thread has, or that wait for one
-        self._accept_at = self._sweep_at = self._strangers_at = self._no_room_until = 0.0
+        self._accept_at = self._sweep_at = self._strangers_at = self._no_room_until = self._notify_at = 0.0
         self._addresses: dict[Any, Any] = {}  # of the listeners
+        self.method_queue = Deferred()
         super().init_process()
 
     def get_thread_pool(self) -> Lanes:
@@ -133,12 +134,17 @@ class RequestLoop(AnsweringWorker):
         return LEFT_TO_OTHERS_SECONDS
 
     def _run_once(self, seconds: float) -> None:
-        self.notify()
         self._received = 0
         events = self.poller.select(0 if self.tpool.can_start_strangers else seconds)
+        # First: who has been answered may have sent the next request already, which is among the events.
+        if self.method_queue.is_woken:
+            self.method_queue.run_callbacks()
         for key, _ in events:
             key.data(key.fileobj)
         now = time.monotonic()
+        if now >= self._notify_at:
+            self._notify_at = now + NOTIFY_SECONDS
+            self.notify()
         if not events or now >= self._strangers_at:
             self._strangers_at = now + STRANGERS_WAIT_SECONDS
             self.tpool.start_strangers()
@@ -207,14 +213,6 @@ class RequestLoop(AnsweringWorker):
         self._no_room_until = time.monotonic() + NO_DESCRIPTORS_SECONDS
         return False
 
-    def _go_on(self, step: Callable[[Connection], None], connection: Connection, _: Any = None) -> None:
-        """Whatever goes wrong with one connection must not end the worker, which has those of others."""
-        try:
-            step(connection)
-        except Exception as error:
-            self.log.error("a connection is closed because of an error: %s", described(error))
-            self._close(connection)
-
     def _receive(self, connection: Connection) -> None:
         self._received += 1
         if not connection.receive(time.monotonic(), drop_if_left=self._received > MANY_AT_ONCE):
@@ -227,8 +225,7 @@ class RequestLoop(AnsweringWorker):
         if incoming.is_whole:
             self._answer_in_thread(connection)
             return
-        waits = Waits.RECEIVING if incoming.size else Waits.IDLE
-        self._wait(connection, waits, selectors.EVENT_READ, self._receive)
+        self._wait(connection, Waits.RECEIVING if incoming.size else Waits.IDLE)
 
     def _answer_in_thread(self, connection: Connection) -> None:
         incoming = connection.incoming
@@ -241,7 +238,7 @@ class RequestLoop(AnsweringWorker):
         if connection.has_left_before_answer():
             self._close(connection)  # who sends many and leaves pays for none of them
             return
-        self._wait_no_more(connection)
+        self._connections.remove(connection)
         connection.user = user
         # Otherwise a stranger who sends many requests at once would never make room for others.
         connection.must_close = lane is self.tpool.strangers and lane.waiting > 0
@@ -277,24 +274,11 @@ class RequestLoop(AnsweringWorker):
         self._answering -= 1
         connection.leave_lane()
         if is_gone:
-            connection.abort()
+            self._abort(connection)
         else:
             connection.deadline = time.monotonic() + SEND_SECONDS
             connection.keep = keep
             self._go_on(self._send_rest, connection)
-
-    def _send_rest(self, connection: Connection) -> None:
-        if not connection.send_rest(time.monotonic()):
-            self._close(connection)
-            return
-        if connection.has_unsent:
-            self._wait(connection, Waits.SENDING, selectors.EVENT_WRITE, self._send_rest)
-            return
-        connection.release_page_slot()
-        if connection.keep:
-            self._keep(connection)
-        else:
-            self._linger(connection)
 
     def _keep(self, connection: Connection) -> None:
         now = time.monotonic()
@@ -303,18 +287,6 @@ class RequestLoop(AnsweringWorker):
         connection.deadline = now + (seconds if self.alive else STOPPING_KEEPALIVE_SECONDS)
         connection.begin_next_request(now)
         self._go_on_receiving(connection)
-
-    def _linger(self, connection: Connection) -> None:
-        if connection.end_answer():
-            connection.deadline = time.monotonic() + LINGER_SECONDS
-            self._wait(connection, Waits.TO_CLOSE, selectors.EVENT_READ, self._read_and_forget)
-            self._read_and_forget(connection)
-        else:
-            self._close(connection)
-
-    def _read_and_forget(self, connection: Connection) -> None:
-        if not connection.linger():
-            self._close(connection)
 
     def _end_late(self, connection: Connection) -> None:
         """A client that has sent half a request is told so."""
@@ -326,25 +298,3 @@ class RequestLoop(AnsweringWorker):
             self._abort(connection)
         else:
             self._close(connection)
-
-    def _wait(self, connection: Connection, waits: Waits, events: int, callback: Any) -> None:
-        if connection.waits is waits:
-            return
-        self._wait_no_more(connection)
-        self._connections.add(connection, waits)
-        self.poller.register(connection.sock, events, partial(self._go_on, callback, connection))
-        connection.is_registered = True
-
-    def _wait_no_more(self, connection: Connection) -> None:
-        self._connections.remove(connection)
-        if connection.is_registered:
-            self.poller.unregister(connection.sock)
-            connection.is_registered = False
-
-    def _close(self, connection: Connection) -> None:
-        self._wait_no_more(connection)
-        connection.close()
-
-    def _abort(self, connection: Connection) -> None:
-        self._wait_no_more(connection)
-        connection.abort()

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 from flask import Flask
 
 from agentapp.web import (
@@ -17,6 +20,12 @@ from agentapp.web import (
     problems,
     turns,
 )
+
+
+class Application(Flask):
+    def ensure_sync(self, func: Callable[..., Any]) -> Callable[..., Any]:
+        """No view and no hook is a coroutine. Flask would find that out anew for each of them, each time."""
+        return func
 
 
 def init_app(app: Flask) -> None:

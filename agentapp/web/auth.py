@@ -24,7 +24,7 @@ from flask.sessions import SecureCookieSessionInterface
 from flask.typing import ResponseReturnValue
 from flask_login import LoginManager, UserMixin, current_user, login_user, logout_user
 from flask_wtf.csrf import CSRFProtect, generate_csrf
-from itsdangerous import BadSignature
+from itsdangerous import BadSignature, URLSafeTimedSerializer
 from werkzeug.sansio.http import parse_cookie  # as Flask does; the other one refuses what is not UTF-8
 
 from agentapp.errors import BadRequest, GuardrailRefused, NotFound, WrongPassword
@@ -43,6 +43,16 @@ USER, TENANT = "agentapp_user", "agentapp_tenant"
 TENANTS_REMEMBERED = 10_000
 
 blueprint = Blueprint("auth", __name__)
+
+
+class Sessions(SecureCookieSessionInterface):
+    """Flask's own, with a signer that is made once and not for each request."""
+
+    def __init__(self, app: Flask) -> None:
+        self._signer = super().get_signing_serializer(app)
+
+    def get_signing_serializer(self, app: Flask) -> URLSafeTimedSerializer | None:
+        return self._signer
 
 
 class SignedIn(UserMixin):  # type: ignore[misc]
@@ -83,6 +93,7 @@ def init_app(app: Flask) -> None:
         # cookie that an attacker plants over plain HTTP, and the __Host- name already does.
         WTF_CSRF_SSL_STRICT=False,
     )
+    app.session_interface = Sessions(app)
     manager = _Logins()
     # Its context processor would look up the login once more, and so fail again, while the page is made that
     # says that the database is away.
@@ -98,7 +109,7 @@ def init_app(app: Flask) -> None:
 
 
 def _make_user_of(app: Flask, ended: EndedLogins, tenants: dict[str, str]) -> Callable[[str], str | None]:
-    signer = SecureCookieSessionInterface().get_signing_serializer(app)
+    signer = Sessions(app).get_signing_serializer(app)
     name, max_age = app.config["SESSION_COOKIE_NAME"], int(LOGIN_LIFETIME.total_seconds())
 
     def user_of(cookies: str) -> str | None:
@@ -130,7 +141,8 @@ def _claimed_user(cookie: Mapping[str, Any]) -> str | None:
 
 
 def signed_in_user() -> User | None:
-    return current_user.user if current_user.is_authenticated else None
+    login = _login()
+    return login.user if login else None
 
 
 def claimed_user() -> str | None:
@@ -140,7 +152,13 @@ def claimed_user() -> str | None:
 
 def login_token() -> str | None:
     """The token of this request's login, if there is one. A stream ends when its login does."""
-    return current_user.token if current_user.is_authenticated else None
+    login = _login()
+    return login.token if login else None
+
+
+def _login() -> SignedIn | None:
+    found = current_user._get_current_object()  # once: each look at `current_user` itself takes a while
+    return found if isinstance(found, SignedIn) else None
 
 
 @blueprint.get("/login")

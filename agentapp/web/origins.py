@@ -69,7 +69,8 @@ def check_origin() -> None:
     """
     if request.method in SAFE_METHODS:
         return
-    site, origin = request.headers.get("Sec-Fetch-Site"), request.headers.get("Origin")
+    environ = request.environ
+    site, origin = environ.get("HTTP_SEC_FETCH_SITE"), environ.get("HTTP_ORIGIN")
     if site in TRUSTED_SITES or (site is None and origin in (None, _own_origin())):
         return
     raise ForeignOrigin(

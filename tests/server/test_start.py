@@ -33,7 +33,7 @@ GUNICORN = (SCRIPTS / "gunicorn", "wsgi:app")
 
 # A wsgi.py that also shows what the application sees of a request, and streams until a file is there.
 SHOWING = """
-import json, os, sys, time
+import gc, json, os, sys, time
 from agentapp.app import create_app
 
 app = create_app()
@@ -44,6 +44,8 @@ def showing(environ, start):
         start("200 OK", [("Content-Type", "application/json")])
         names = ("wsgi.url_scheme", "SCRIPT_NAME", "REMOTE_ADDR")
         seen = {name: environ.get(name) for name in names}
+        seen["interval"], seen["collects"] = sys.getswitchinterval(), gc.isenabled()
+        seen["not compiled"] = len(app.jinja_env.list_templates()) - len(app.jinja_env.cache)
         # Only gunicorn.conf.py imports it, in the master.
         return [json.dumps({**seen, "inherited": "agentapp.server.options" in sys.modules}).encode()]
     if environ["PATH_INFO"] == "/slow":
@@ -308,6 +310,13 @@ def served_by_gunicorn(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ser
     upgrade(directory)
     with server(directory, command=GUNICORN, workers=2, env={"FORWARDED_ALLOW_IPS": "*"}) as running:
         yield running
+
+
+def test_a_worker_is_warm_before_its_first_request_and_its_threads_are_left_to_python(
+    served_by_gunicorn: Server,
+) -> None:
+    seen = json.loads(get(f"{served_by_gunicorn.url}/seen"))
+    assert (seen["not compiled"], seen["interval"], seen["collects"]) == (0, 0.005, True)
 
 
 def test_plain_gunicorn_serves_with_several_workers(served_by_gunicorn: Server) -> None:

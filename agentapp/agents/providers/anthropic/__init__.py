@@ -12,4 +12,6 @@ __all__ = ["AnthropicProvider", "AsyncAnthropicProvider", "make"]
 
 def make(settings: Settings) -> Provider:
     key, address = settings.anthropic_api_key or "", settings.anthropic_base_url
-    return Retrying(AnthropicProvider(key, address, prompt_cache=settings.prompt_cache))
+    provider = AnthropicProvider(key, address, prompt_cache=settings.prompt_cache)
+    provider.make_client()
+    return Retrying(provider)

@@ -7,6 +7,7 @@ import math
 import os
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
 import anthropic
@@ -54,6 +55,13 @@ class AnthropicProvider:
         )
         self._prompt_cache = prompt_cache
         self._is_callers_client = client is not None  # its connections do not tell when they are written to
+
+    def make_client(self) -> None:
+        """Now, and not while the first users wait: it reads all of the system's certificates. A key that
+        cannot be used is reported by each call.
+        """
+        with suppress(UnusableKey):
+            self._clients.get(os.getpid())
 
     @property
     def reads_in_place(self) -> bool:

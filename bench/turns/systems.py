@@ -1,0 +1,173 @@
+"""What is measured: each system is prepared once and started in a fresh directory for each measurement."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from sqlalchemy import create_engine, text
+
+from agentapp.parsing import settings_of
+from agentapp.server.options import ServerOptions
+from bench.turns import people
+from bench.turns.plans import Person
+from bench.turns.postgres import Postgres, SlowLink
+from bench.turns.processes import ROOT
+from tests.support.server import SCRIPTS, clean_env, free_port
+
+OPTIONS = settings_of(ServerOptions)
+WORKERS, THREADS = OPTIONS["workers"].default, OPTIONS["threads"].default
+LOG = "output.txt"
+RATES_OFF = {f"AGENTAPP_RATE_{name}": "off" for name in ("SESSION", "USER", "TENANT")}
+
+
+@dataclass(frozen=True)
+class Running:
+    """A server that was just started and may not answer yet."""
+
+    pid: int
+    port: int
+    began: float  # on the monotonic clock
+    directory: Path
+    database_url: str = ""  # for this process: not over the slow line
+    database_pid: int = 0
+
+    def output(self) -> str:
+        return (self.directory / LOG).read_text(errors="replace")
+
+    def statuses(self) -> Mapping[str, int]:
+        """How many turns ended how, as agentapp's database says."""
+        if not self.database_url:
+            return {}
+        engine = create_engine(self.database_url)
+        with engine.connect() as connection:
+            found = connection.execute(text("SELECT status, count(*) FROM turns GROUP BY status")).all()
+        engine.dispose()
+        return dict(found)
+
+
+@dataclass(frozen=True)
+class System:
+    """One column of the table. ``prepared`` is a directory that every server gets a copy of."""
+
+    name: str
+    people: list[Person]
+    prepared: Path | None = None
+    postgres: Postgres | None = None
+    link: SlowLink | None = None
+
+    @property
+    def is_agentapp(self) -> bool:
+        return self.name not in ("bare", "naive")
+
+    @property
+    def ready_path(self) -> str:
+        return "/livez" if self.is_agentapp else "/"
+
+    def command(self, port: int) -> list[str]:
+        address = f"127.0.0.1:{port}"
+        if self.is_agentapp:
+            return [str(SCRIPTS / "agentapp"), "serve", "--bind", address]
+        size = ["--workers", WORKERS, "--threads", THREADS, "--bind", address]
+        gunicorn = [str(SCRIPTS / "gunicorn"), "--no-control-socket", "-k", "gthread", *size]
+        return [*gunicorn, "--pythonpath", str(ROOT), f"bench.turns.{self.name}:app"]
+
+    @contextmanager
+    def database(self, directory: Path) -> Iterator[tuple[str, dict[str, str]]]:
+        """The URL of the database of a server in that directory, and the variables that say so."""
+        if self.postgres is None:
+            yield f"sqlite:///{directory}/instance/agentapp.sqlite3" if self.is_agentapp else "", {}
+            return
+        with self.postgres.database() as url:
+            over = self.postgres.url_over(self.link, url) if self.link else url
+            yield url, {"AGENTAPP_DATABASE_URL": over}
+
+
+class Systems:
+    """Makes the systems by their names. What they need ends with ``held``."""
+
+    def __init__(self, home: Path, held: ExitStack) -> None:
+        self._home, self._held, self._model_port = home, held, free_port()
+        model = [sys.executable, "-m", "bench.turns.model", "--port", str(self._model_port)]
+        held.enter_context(started(model, ROOT, home / "model.txt"))
+
+    def make(self, name: str) -> System:
+        kind, _, milliseconds = name.removesuffix("ms").partition("+")
+        match kind:
+            case "bare":
+                return System(name, people.bare_people())
+            case "naive":
+                directory = self._prepared(name)
+                found = people.add_naive_people(f"sqlite:///{directory}/naive.sqlite3")
+                return System(name, found, directory)
+            case "sqlite":
+                directory = self._prepared(name)
+                return System(name, people.add_people(directory / "instance"), directory)
+            case "postgres":
+                postgres, directory, found = self._on_postgres
+                link = postgres.link(float(milliseconds)) if milliseconds else None
+                return System(name, found, directory, postgres, link)
+        raise SystemExit(f"no such system: {name}")
+
+    @cached_property
+    def _on_postgres(self) -> tuple[Postgres, Path, list[Person]]:
+        postgres, directory = Postgres(self._held), self._prepared("postgres")
+        return postgres, directory, people.add_people(directory / "instance", postgres.template_url)
+
+    def _prepared(self, name: str) -> Path:
+        directory = self._home / f"prepared-{name}"
+        directory.mkdir()
+        return directory
+
+    @contextmanager
+    def serving(self, system: System, env: Mapping[str, str], *, is_empty: bool = False) -> Iterator[Running]:
+        """In a fresh directory, which may be empty; all is gone at the end, whatever happens."""
+        port, directory = free_port(), self._home / f"{system.name}-{secrets.token_hex(4)}"
+        directory.mkdir()
+        if system.prepared and not is_empty:
+            shutil.copytree(system.prepared, directory, dirs_exist_ok=True)
+        model = {
+            "ANTHROPIC_API_KEY": "sk-bench",
+            "ANTHROPIC_BASE_URL": f"http://127.0.0.1:{self._model_port}",
+        }
+        try:
+            with system.database(directory) as (url, variables):
+                began, pid = time.monotonic(), system.postgres.pid if system.postgres else 0
+                command = system.command(port)
+                with started(command, directory, directory / LOG, {**model, **variables, **env}) as server:
+                    yield Running(server, port, began, directory, url, pid)
+        finally:
+            shutil.rmtree(directory, ignore_errors=True)
+
+
+@contextmanager
+def started(
+    command: list[str], directory: Path, log: Path, env: Mapping[str, str] | None = None
+) -> Iterator[int]:
+    """A command in a process group of its own, of which nothing is left at the end."""
+    with open(log, "wb") as output:
+        process = subprocess.Popen(
+            command,
+            cwd=directory,
+            env=clean_env(**(env or {})),
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    try:
+        yield process.pid
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()

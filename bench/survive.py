@@ -101,7 +101,7 @@ def counted() -> Any:
     def note(connection: Connection) -> None:
         nonlocal count
         writes = connection.get_execution_options().get("agentapp_writes")
-        if writes and threading.current_thread().name.startswith("agentapp-heartbeat"):
+        if writes and threading.current_thread().name == "agentapp-heartbeat":
             count += 1
             Path(f"commits-{os.getpid()}").write_text(str(count))
 

@@ -110,8 +110,8 @@ BUGS = (
     Bug(
         "two connections held at once",
         "agentapp/storage/db.py",
-        "        self.release()\n        with (\n",
-        "        with (\n",
+        "        self.release()\n        with self._permit(), ",
+        "        with self._permit(), ",
         "tests/storage/test_storage.py::test_nobody_holds_two_connections_at_once[sqlite]",
     ),
     Bug(
@@ -202,8 +202,8 @@ BUGS = (
     Bug(
         "a quota that is checked and then counted",
         "agentapp/storage/cells.py",
-        "            found = store._select_states(connection, keys, lock=True)\n",
-        "            found = store._select_states(connection, keys, lock=False)\n",
+        "store.select(len(keys), lock=True)",
+        "store.select(len(keys))",
         "tests/guardrails/test_registry.py::test_of_twenty_first_calls_at_once_as_many_pass_as_the_bucket_holds[postgresql]",
     ),
     Bug(
@@ -474,19 +474,17 @@ BUGS = (
     Bug(
         "a dead turn keeps what it reserved",
         "agentapp/turns/abandoned.py",
-        "        guardrails.settle(chat.cells, scope, running.reservation, result)\n"
-        "    chat.remove_live_turn(running.id)\n",
-        "        pass\n    chat.remove_live_turn(running.id)\n",
+        "Spent.of(result))\n        guardrails.settle(chat",
+        "Spent.of(result))\n        (chat",
         "tests/turns/test_turn.py::test_a_dead_turn_is_given_back_once_when_the_next_message_comes[never]",
     ),
     Bug(
         "a dead turn gives back twice",
         "agentapp/turns/abandoned.py",
+        "Spent.of(result))\n        guardrails.settle(chat",
+        "Spent.of(result))\n"
         "        guardrails.settle(chat.cells, scope, running.reservation, result)\n"
-        "    chat.remove_live_turn(running.id)\n",
-        "        guardrails.settle(chat.cells, scope, running.reservation, result)\n"
-        "        guardrails.settle(chat.cells, scope, running.reservation, result)\n"
-        "    chat.remove_live_turn(running.id)\n",
+        "        guardrails.settle(chat",
         "tests/turns/test_turn.py::test_a_dead_turn_is_given_back_once_when_the_next_message_comes[never]",
     ),
     Bug(
@@ -637,17 +635,17 @@ BUGS = (
     Bug(
         "the same key is another turn while the first one runs",
         "agentapp/turns/turn.py",
-        "            if (repeated := _find_repeated(chat, message.key, text)) is not None:\n"
+        "            if (repeated := _find_repeated(chat, text)) is not None:\n"
         "                return repeated\n",
-        "            repeated = _find_repeated(chat, message.key, text)\n"
+        "            repeated = _find_repeated(chat, text)\n"
         "            if running is None and repeated is not None:\n                return repeated\n",
         "tests/turns/test_surviving.py::test_the_same_key_while_the_turn_runs_is_that_turn",
     ),
     Bug(
         "a version is told what it replaces",
         "agentapp/storage/turns.py",
-        "        if message.replaces is not None and before is not None:\n",
-        "        if False:\n",
+        "        if message.replaces is None:\n            return Place(place.number, number, next_agent)\n",
+        "        if True:\n            return Place(place.number, number, next_agent)\n",
         "tests/turns/test_surviving.py::test_another_version_is_asked_for_without_the_one_it_replaces",
     ),
     Bug(
@@ -711,8 +709,8 @@ BUGS = (
     Bug(
         "a tenant that has no room because of others",
         "agentapp/storage/room.py",
-        'select(func.sum(User.stored_bytes)).where(User.tenant_id == bindparam("tenant"))\n',
-        "select(func.sum(User.stored_bytes))\n",
+        'select(func.sum(User.stored_bytes)).where(User.tenant_id == bindparam("tenant"))',
+        "select(func.sum(User.stored_bytes))",
         "tests/storage/test_room.py::test_a_full_tenant_refuses_all_its_users_and_nobody_elses[sqlite]",
     ),
     Bug(

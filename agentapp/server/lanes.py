@@ -83,7 +83,7 @@ class Lane:
         self._most_waiting, self._each_waiting = most_waiting, each_waiting or most_waiting
         self.waiting = 0
         self._threads = Threads(f"agentapp-{name}", threads)
-        self.each, self._most_at_work, self._free = each, threads, threads
+        self.each, self._most_threads, self._free = each, threads, threads
         self._at_work: Counter[str] = Counter()
         self._queues: dict[str, _Queue] = {}
         self._groups: dict[str, str] = {}  # of the same keys
@@ -96,7 +96,7 @@ class Lane:
 
     @property
     def at_work(self) -> int:
-        return self._most_at_work - self._free
+        return self._most_threads - self._free
 
     @property
     def is_full(self) -> bool:

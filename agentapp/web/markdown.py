@@ -61,6 +61,8 @@ LANGUAGES: Final = frozenset((
 ))
 # fmt: on
 
+# Of such a text Markdown makes one paragraph. To find that out takes as long as to store a turn.
+PLAIN_WORDS: Final = re.compile(r"[A-Za-z]+(?:[,;]? [A-Za-z0-9]+)*[.!?]?")
 _LINK = re.compile(r"(?:https?://|mailto:)[^\s]", re.IGNORECASE)
 _BARE_URL = re.compile(r"""https?://[^\s<>"'`]+""", re.IGNORECASE)
 _LANGUAGE = re.compile(r"[\w+#.-]{1,24}")
@@ -70,6 +72,8 @@ _ALIGNED = re.compile(r"text-align:(center|right)")
 def render(text: str, *, clock: Callable[[], float] = time.thread_time) -> Markup:
     """The reply as HTML that is safe to put into a page. Never raises, for any text, and is never slow."""
     text = storable(text)
+    if PLAIN_WORDS.fullmatch(text) and len(text) <= MAX_CHARS:
+        return Markup(f"<p>{text}</p>\n")  # noqa: S704 - nothing in it means anything in HTML
     try:
         return _sanitise(_as_html(text, Bounds(clock)))
     except TooMuchWork:

@@ -121,6 +121,9 @@ def counted_statements(home: Path, person: Person) -> Counter[str]:
         def cursor(self, *_: Any) -> CountingCursor:
             return super().cursor(CountingCursor)
 
+        def execute(self, statement: str, *args: Any) -> sqlite3.Cursor:
+            return self.cursor().execute(statement, *args)
+
     def note(statement: str) -> None:
         if "heartbeat" not in threading.current_thread().name and not statement.startswith(UNCOUNTED):
             found[" ".join(statement.split())[:SHOWN_CHARS]] += 1

@@ -223,7 +223,7 @@ def test_when_the_prober_dies_with_its_worker_the_chat_and_the_users_room_come_b
             for worker in before:
                 os.kill(worker, signal.SIGKILL)
             taken = Counter(scope for scope, _ in reserved(cells(database_url)))
-            assert taken == {"session": 2, "user": 2, "tenant": 1, "provider": 1}
+            assert taken == {"session": 2, "user": 2, "tenant": 1}
             assert crowd.reached == 2
         assert [answer.status for answer in crowd.answered] == [0, 0]
         wait_for(lambda: len(set(running.children()) - set(before)) == 2)

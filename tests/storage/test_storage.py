@@ -433,7 +433,9 @@ def test_a_failed_write_changes_nothing(stores: Stores) -> None:
 
 def test_a_connection_is_not_used_by_a_forked_child(stores: Stores) -> None:
     """A pool filled before a fork must not be drawn from after it: two processes would share a socket."""
-    scope = stores.user("ann")  # the pool is warm now
+    scope = stores.user("ann")
+    with stores.binder.bound(scope):
+        stores.accounts.all()  # the pool is warm now
     told: multiprocessing.SimpleQueue[Any] = multiprocessing.get_context("fork").SimpleQueue()
 
     def child() -> None:

@@ -229,7 +229,7 @@ def test_html_of_another_renderer_is_made_anew_and_kept(
     assert pages[0] == pages[1]
     assert "<p>Answer 3.</p>" in pages[1]
     monkeypatch.setattr(markdown, "RENDERER", "one that is safer")
-    monkeypatch.setattr(markdown, "_sanitise", lambda html: "<p>made anew</p>")
+    monkeypatch.setattr(markdown, "render", lambda text: "<p>made anew</p>")
     with rendering(monkeypatch, parts) as texts:
         assert all(ann.get(address).text.count("<p>made anew</p>") == 3 for _ in range(2))
     assert len(texts) == 3

@@ -87,6 +87,17 @@ def test_plain_text_is_a_paragraph() -> None:
     assert render("Hello *there*, **you**") == "<p>Hello <em>there</em>, <strong>you</strong></p>\n"
 
 
+@settings(max_examples=300)
+@given(st.from_regex(markdown.PLAIN_WORDS, fullmatch=True))
+@example("Yes")
+@example("a 1, b; c.")
+@example("www example com")
+def test_plain_words_come_out_as_markdown_would_make_them(text: str) -> None:
+    """They take a short way, which must lead to the same place."""
+    slowly = markdown._sanitise(markdown._as_html(text, markdown.Bounds(time.thread_time)))
+    assert render(text) == slowly
+
+
 def test_the_result_is_markup_that_a_template_does_not_escape_again() -> None:
     assert isinstance(render("a & b"), Markup)
     assert isinstance(render("a" * (MAX_CHARS + 1)), Markup)

@@ -85,9 +85,14 @@ class TurnLoop(RequestLoop):
         self.tpool.turns.begun()
 
     def _shed(self) -> None:
-        """Refuse the turns that have just come and would have to wait too long."""
+        """Refuse the turns that have just come and would have to wait too long, or in vain: if they all begin
+        before one has ended, there must be a slot for each.
+        """
         now, turns = time.monotonic(), self.tpool.turns
-        turns.let_wait(self._shedding.most_waiting(now), came_after=now - REFUSED_WITHIN_SECONDS)
+        most = self._shedding.most_waiting(now)
+        if not turns.has_no_thread:
+            most = min(most, max(0, self._most_turns - turns.at_work))
+        turns.let_wait(most, came_after=now - REFUSED_WITHIN_SECONDS)
         self._shedding.note_waiting(turns.waiting, now)
 
     def busy_answer(self, connection: Connection) -> bytes:

@@ -92,8 +92,19 @@ def test_a_worker_with_as_many_turns_as_may_run_refuses_more_without_a_thread(lo
     assert (most, seconds >= LEAST_RETRY_SECONDS) == (MOST_TURNS, True)
 
 
+def test_no_more_wait_than_will_find_a_slot(loop: Loop) -> None:
+    """Otherwise they would be refused by the application, after all that waiting."""
+    sent = [loop.send(f"{n}") for n in range(MOST_TURNS + 3)]
+    assert (loop.tpool.turns.at_work, loop.tpool.turns.waiting) == (
+        TURNS_BEGINNING,
+        MOST_TURNS - TURNS_BEGINNING,
+    )
+    assert loop.refused == sent[MOST_TURNS:]
+
+
 def test_when_the_worker_is_slow_who_comes_is_refused_and_who_was_let_in_is_not(loop: Loop) -> None:
-    sent = [loop.send(f"{n}") for n in range(200)]
+    loop.configure_turns(THREADS, loop._tenant_of, loop._made)
+    sent = [loop.send(f"{n}") for n in range(THREADS)]
     assert loop.refused == []
     loop._shedding._begun = 1.0  # nothing begins any more
     late = loop.send("late")

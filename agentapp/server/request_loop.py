@@ -37,9 +37,12 @@ SWEEP_SECONDS = 0.5  # between two looks for connections whose time is over
 # How long a worker whose threads are all taken leaves new connections to the other workers.
 LEFT_TO_OTHERS_SECONDS = 0.02
 ACCEPTED_AT_ONCE = 16
+# After so many at once, for which others have the listener: a crowd that comes in a moment, perhaps while
+# another worker is just starting, must not be all with one of them.
+LEFT_AFTER_MANY_SECONDS = 0.01
 ACCEPTED_WHEN_FULL = 100
-# While as many turns begin as may at once. Another worker may be ready in a moment and share the others.
-ACCEPTED_WHILE_TURNS_BEGIN = 20
+# While as many turns begin as may at once. If all workers are so slow to take more, they share what comes.
+ACCEPTED_WHILE_TURNS_BEGIN = 24
 MANY_AT_ONCE = 4  # in one round of the loop: then it is worth asking who of them has left already
 STRANGERS_WAIT_SECONDS = 0.1  # at most, while there is always something else to do
 NO_DESCRIPTORS_SECONDS = 0.1  # for which nothing is accepted if there is no room and nothing can make any
@@ -60,7 +63,7 @@ class RequestLoop(WaitingLoop):
         self._trusted_proxies = 0
         self._received = 0  # requests or parts of them, in this round of the loop
         self._answering = 0  # requests that a thread has, or that wait for one
-        self._accept_at = self._sweep_at = self._strangers_at = self._no_room_until = self._notify_at = 0.0
+        self._accept_at = self._sweep_at = self._strangers_at = self._accepts_from = self._notify_at = 0.0
         self._addresses: dict[Any, Any] = {}  # of the listeners
         self.method_queue = Deferred()
         super().init_process()
@@ -118,8 +121,8 @@ class RequestLoop(WaitingLoop):
         other workers have a moment to take what they could serve at once.
         """
         now = time.monotonic()
-        if now < self._no_room_until:
-            return LEFT_TO_OTHERS_SECONDS
+        if now < self._accepts_from:
+            return min(LEFT_TO_OTHERS_SECONDS, self._accepts_from - now)
         if not self.tpool.are_full:
             self.set_accept_enabled(True)
             return LOOP_SECONDS
@@ -182,6 +185,8 @@ class RequestLoop(WaitingLoop):
         for _ in range(most):
             if not self._accept_one(listener) or (most == ACCEPTED_AT_ONCE and self.tpool.are_full):
                 return
+        if most == ACCEPTED_AT_ONCE and self.cfg.workers > 1:
+            self._pause_accepting(LEFT_AFTER_MANY_SECONDS)
 
     def _accept_one(self, listener: Any) -> bool:
         """Whether there was a connection to accept."""
@@ -189,7 +194,7 @@ class RequestLoop(WaitingLoop):
             sock, client = listener.accept()
         except OSError as error:
             if error.errno in NO_DESCRIPTORS:
-                return self._make_room() or self._pause_accepting()
+                return self._make_room() or self._pause_accepting(NO_DESCRIPTORS_SECONDS)
             if error.errno in (errno.EAGAIN, errno.EWOULDBLOCK, errno.ECONNABORTED):
                 return False
             raise
@@ -207,10 +212,10 @@ class RequestLoop(WaitingLoop):
             self._close(connection)
         return connection is not None
 
-    def _pause_accepting(self) -> bool:
+    def _pause_accepting(self, seconds: float) -> bool:
         """Otherwise the loop would do nothing but try to accept the next one."""
         self.set_accept_enabled(False)
-        self._no_room_until = time.monotonic() + NO_DESCRIPTORS_SECONDS
+        self._accepts_from = time.monotonic() + seconds
         return False
 
     def _receive(self, connection: Connection) -> None:

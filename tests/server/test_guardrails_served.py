@@ -443,7 +443,8 @@ def test_turns_never_take_the_threads_that_are_kept_for_everything_else(
             ] * 3
             assert Visitor(running.url).get("/login").status == 200
         assert [answer.status for answer in crowd.answered] == [200] * 3
-        assert [seat.send("again").status for seat in chats] == [200] * 5
+        for seat in chats:  # who has an answer may be faster than the thread that gave it
+            wait_for(lambda seat=seat: seat.send("again").status == 200)  # type: ignore[misc]
 
 
 @only_postgresql

@@ -8,6 +8,7 @@ import resource
 import signal
 import sys
 import traceback
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from importlib import import_module, metadata
 from itertools import chain, count
@@ -15,11 +16,11 @@ from math import ceil
 from typing import Any
 
 from agentapp.config import PROVIDERS
-from agentapp.errors import AgentappError
+from agentapp.errors import AgentappError, SettingError, StartError
 from agentapp.guardrails.pages import PAGES_WORKER
 from agentapp.guardrails.seats import clear_row, make_memory
 from agentapp.instance import PRIVATE_UMASK
-from agentapp.logs import escaped
+from agentapp.logs import escaped, set_up
 from agentapp.server import options
 from agentapp.server.logger import OneLineLogger
 from agentapp.server.memory import limit_memory
@@ -35,10 +36,19 @@ except AgentappError as exc:
     sys.exit(2)
 
 
-# The libraries that every worker needs. The master imports them, so that a new worker can start work at once
-# and all workers share that memory. None of the libraries opens anything when it is imported.
-_LIBRARIES = (
+# Whether `agentapp serve` has become this process and left it to bring the database up to date.
+_is_serve = os.environ.pop(options.STARTED_BY_SERVE, None) is not None
+
+# What every worker needs is imported by the master: once for all, so that a new worker can start work at once
+# and all workers share that memory. Nothing of it opens anything or starts a thread when it is imported.
+# First what is needed to bring the database up to date, which goes on while the rest is imported.
+_FOR_THE_DATABASE = (
     "argon2",
+    "sqlalchemy.dialects.postgresql",
+    "sqlalchemy.dialects.sqlite",
+    "sqlalchemy.orm",
+)
+_LIBRARIES = (
     "flask",
     "flask_login",
     "flask_wtf",
@@ -46,16 +56,17 @@ _LIBRARIES = (
     "nh3",
     "pydantic.main",
     "pygments.formatters.html",
-    "pygments.lexers",
-    "sqlalchemy.dialects.postgresql",
-    "sqlalchemy.dialects.sqlite",
-    "sqlalchemy.orm",
+    "pygments.lexers.python",
+    "pygments.styles.default",
 )
 # Libraries that are needed only if an environment variable is set.
 _LIBRARIES_IF_SET = {
     "AGENTAPP_DATABASE_URL": ("psycopg",),
     **{provider.key_variable: provider.libraries for provider in PROVIDERS if provider.key_variable},
 }
+# Our own code comes last. It is only for workers that start before the first SIGHUP: see `post_fork`.
+_OURS_FOR_THE_DATABASE = ("agentapp.storage.accounts", "agentapp.storage.schema")
+_OURS = ("agentapp.app", "agentapp.web.warm_up", "agentapp.agents.shipped")
 
 
 bind = [_options.bind]
@@ -97,8 +108,8 @@ accesslog = None
 def on_starting(arbiter: Any) -> None:
     """Try once what every worker will do, so that a mistake is reported once and no worker starts in vain.
 
-    It is tried in a child process, so that the master itself opens nothing. It imports nothing that its
-    workers would inherit either, except the libraries.
+    Whatever opens something is done in child processes, so that the workers inherit nothing that is open.
+    The team and wsgi.py may open what they like when they are imported: the master does not import them.
     """
     if arbiter.cfg.is_ssl:
         print("agentapp: TLS is for a proxy in front, and not for --certfile", file=sys.stderr)
@@ -106,31 +117,25 @@ def on_starting(arbiter: Any) -> None:
     # Besides its connections, a thread may have a connection to the database, which is up to three files.
     _allow_open_files(worker_connections + 4 * threads + 200)
     gc.disable()  # hardly anything that is imported is garbage: to look for it takes a tenth of the time
-    for name in _libraries():
-        with suppress(ImportError):  # the code that needs the library will report it
-            import_module(name)
-    arbiter.libraries = _versions()
+    arbiter.has_reloaded = False
+    _import([*_FOR_THE_DATABASE, *_OURS_FOR_THE_DATABASE])
+    preparing = _forked(_prepare) if _is_serve else None
+    _import([*_libraries(), *_ours()])
     arbiter.seats = make_memory(
         rows=max(16, 4 * arbiter.cfg.workers), width=arbiter.cfg.threads + PAGES_WORKER
     )
     gc.freeze()  # the collector does not touch these objects again, so the workers go on sharing their memory
-    child = os.fork()
-    if child == 0:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
-        code = _rehearse(arbiter)
-        sys.stderr.flush()
-        os._exit(code)
-    try:
-        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    except KeyboardInterrupt:
-        code = 130
-    if code:
-        sys.exit(code)
+    if preparing:
+        _wait_for(preparing)
+    rehearsing = _forked(lambda: _rehearse(arbiter))
+    arbiter.libraries = _versions()
+    _wait_for(rehearsing)
     gc.enable()
 
 
 def on_reload(arbiter: Any) -> None:
     """New workers get the application's code as it is now, but the libraries that the master has imported."""
+    arbiter.has_reloaded = True
     installed = _versions()
     if changed := sorted(name for name in installed if installed[name] != arbiter.libraries.get(name)):
         print(
@@ -152,9 +157,13 @@ def child_exit(arbiter: Any, worker: Any) -> None:
 
 
 def post_fork(arbiter: Any, worker: Any) -> None:
-    """Forget the modules that this file imported: after SIGHUP a worker must not mix old and new ones."""
-    for name in [name for name in sys.modules if name.partition(".")[0] == "agentapp"]:
-        del sys.modules[name]
+    """After SIGHUP a worker forgets our modules that the master has imported, and imports them as they are.
+
+    Until then, one that takes the place of a worker that has crashed runs the same code as the others.
+    """
+    if arbiter.has_reloaded:
+        for name in [name for name in sys.modules if name.partition(".")[0] == "agentapp"]:
+            del sys.modules[name]
     gc.disable()  # until all is imported
 
 
@@ -195,9 +204,20 @@ def _allow_open_files(needed: int) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
 
 
+def _import(names: Iterable[str]) -> None:
+    for name in names:
+        with suppress(Exception):  # the code that needs it will report it, in the rehearsal
+            import_module(name)
+
+
 def _libraries() -> list[str]:
     needed = [names for variable, names in _LIBRARIES_IF_SET.items() if os.environ.get(variable)]
-    return [*_LIBRARIES, *chain.from_iterable(needed)]
+    return [*_FOR_THE_DATABASE, *_LIBRARIES, *chain.from_iterable(needed)]
+
+
+def _ours() -> list[str]:
+    has_key = [each for each in PROVIDERS if not each.key_variable or os.environ.get(each.key_variable)]
+    return [*_OURS, *(f"agentapp.agents.providers.{each.name}" for each in has_key)]
 
 
 def _versions() -> dict[str, str]:
@@ -205,8 +225,51 @@ def _versions() -> dict[str, str]:
     return {found.name: found.version for found in metadata.distributions() if found.name != "agentapp"}
 
 
-def _rehearse(arbiter: Any) -> int:
-    """Load the application and check the schema, as a worker will. Returns the exit code."""
+def _forked(act: Callable[[], None]) -> int:
+    """A child process that does this and ends. Returns its id."""
+    child = os.fork()
+    if child:
+        return child
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    code = _exit_code_of(act)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def _exit_code_of(act: Callable[[], None]) -> int:
+    try:
+        act()
+    except AgentappError as exc:
+        print(f"agentapp: {escaped(str(exc))}", file=sys.stderr)
+        return 2 if isinstance(exc, SettingError | StartError) else 1
+    except SystemExit as exc:
+        return exc.code if isinstance(exc.code, int) else 1  # wsgi.py has said why
+    except BaseException:
+        traceback.print_exc()
+        return 1
+    return 0
+
+
+def _wait_for(child: int) -> None:
+    """The server ends with it if it has failed. It has said why."""
+    try:
+        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    except KeyboardInterrupt:
+        code = 130
+    if code:
+        sys.exit(code)
+
+
+def _prepare() -> None:
+    from agentapp.cli.serve import prepare
+
+    set_up()  # so that what is logged meanwhile looks as in any other command
+    prepare()
+
+
+def _rehearse(arbiter: Any) -> None:
+    """Load the application and check the schema, as a worker will."""
     from agentapp import config
     from agentapp.errors import StorageUnavailable
     from agentapp.storage import schema
@@ -217,15 +280,6 @@ def _rehearse(arbiter: Any) -> int:
         _require_schema(arbiter.app.wsgi())
     except StorageUnavailable as exc:
         print(f"agentapp: starting anyway: {escaped(str(exc))}", file=sys.stderr)
-    except AgentappError as exc:
-        print(f"agentapp: {escaped(str(exc))}", file=sys.stderr)
-        return 2
-    except SystemExit as exc:
-        return exc.code if isinstance(exc.code, int) else 1  # wsgi.py has said why
-    except BaseException:
-        traceback.print_exc()
-        return 1
-    return 0
 
 
 def _require_schema(app: Any) -> None:

@@ -54,7 +54,7 @@ class ModelProvider:
 
 # In the order in which `auto` tries them.
 PROVIDERS = (
-    ModelProvider("anthropic", "ANTHROPIC_API_KEY", ("anthropic", "httpcore2"), is_free=False),
+    ModelProvider("anthropic", "ANTHROPIC_API_KEY", ("anthropic", "httpcore2", "httptools"), is_free=False),
     ModelProvider("demo", key_variable=None, libraries=(), is_free=True),
 )
 

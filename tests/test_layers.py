@@ -37,6 +37,7 @@ OWNERS = {
     "zxcvbn": ("storage.passwords",),
     "anthropic": ("agents.providers.anthropic",),
     "httpx2": ("agents.providers.anthropic",),
+    "httptools": ("agents.providers.anthropic",),
     "pydantic": ("agents.tool",),
     "click": ("cli",),
     "alembic": ("storage.migrate",),

@@ -1,4 +1,7 @@
-"""`agentapp serve`: checks everything that can be checked, then becomes gunicorn."""
+"""`agentapp serve`: checks the settings and the port, then becomes gunicorn, which has `prepare` called.
+
+The database is left to that, because gunicorn's master imports what is needed for it in any case.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,6 @@ from typing import Any
 import click
 
 from agentapp import __version__, config
-from agentapp.cli.database import open_accounts, upgrade
 from agentapp.parsing import settings_of
 from agentapp.server import options, resources
 
@@ -30,9 +32,20 @@ def _option(name: str, metavar: str, text: str) -> Callable[[Any], Any]:
 def serve(bind: str | None, workers: str | None, threads: str | None) -> None:
     """Bring the database up to date, then serve."""
     chosen = options.load(options={"bind": bind, "workers": workers, "threads": threads})
-    settings = config.load(bind=chosen.bind)
-    # First of all the port: if another server has it, its database must not change under it.
+    config.load(bind=chosen.bind)
+    # Before anything is changed: if another server has the port, its database must not change under it.
     options.check_free(chosen.bind)
+    _become_gunicorn(chosen)
+
+
+def prepare() -> None:
+    """Bring the database up to date and print where the server is. In a child of gunicorn's master, so that
+    nothing stays open.
+    """
+    from agentapp.cli.database import open_accounts, upgrade
+
+    chosen = options.load()
+    settings = config.load(bind=chosen.bind)
     upgrade(settings)
     url = options.url_of(chosen.bind, https=settings.https, hosts=settings.hosts)
     model = "demo model" if settings.provider == "demo" else settings.model
@@ -41,10 +54,10 @@ def serve(bind: str | None, workers: str | None, threads: str | None) -> None:
         token = accounts.new_setup_token()
     if token:
         click.echo(f"Make the first account: {url}/setup?token={token}")
-    _become_gunicorn(chosen)
 
 
 def _become_gunicorn(chosen: options.ServerOptions) -> None:
     """This process from now on, so that a signal sent to it reaches the server. No open file is kept."""
     command = [sys.executable, "-m", "gunicorn", "-c", str(resources.gunicorn_config())]
-    os.execve(sys.executable, [*command, "agentapp.app:create_app()"], {**os.environ, **chosen.environ()})  # noqa: S606
+    variables = {**os.environ, **chosen.environ(), options.STARTED_BY_SERVE: "1"}
+    os.execve(sys.executable, [*command, "agentapp.app:create_app()"], variables)  # noqa: S606

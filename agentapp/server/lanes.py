@@ -29,7 +29,7 @@ FOLLOWERS_WAITING = 128
 LONG_WAITING_EACH = 64  # of one user
 # Turns that have a thread and have not begun yet. With more at once each would only take longer, and so would
 # everything else.
-TURNS_BEGINNING = 8
+TURNS_BEGINNING = 4
 STOPS_WAITING = 64
 HEALTH_WAITING = 256
 HEALTH_PATHS = ("/livez", "/readyz")

@@ -25,6 +25,9 @@ from agentapp.parsing import (
 # By default a stopping server lets every turn end: it waits this much longer than the longest may take.
 GRACE_SECONDS_BEYOND_A_TURN = 15
 
+# Not a setting: by this `agentapp serve` tells the process that it becomes who has started it.
+STARTED_BY_SERVE = "AGENTAPP_STARTED_BY_SERVE"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerOptions:

@@ -146,7 +146,7 @@ class CellRows:
     def write(self, rows: Sequence[tuple[Key, str, str]]) -> None:
         if rows:
             parts = [part for row in rows for part in _row(*row)]
-            self._db.run_text(self._store.upsert(len(rows)), parts)
+            self._db.run_text_later(self._store.upsert(len(rows)), parts)
 
     def remove(self, key: Key) -> None:
         parameter = self._store._parameter

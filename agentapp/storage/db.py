@@ -5,8 +5,8 @@ from __future__ import annotations
 import sqlite3
 import threading
 from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
-from typing import Any
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any, cast
 
 from sqlalchemy import Engine, PoolProxiedConnection, exc, text
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
@@ -15,7 +15,7 @@ from agentapp.errors import NotBound, StatementTimeout, StorageUnavailable
 from agentapp.isolation import Binder
 from agentapp.storage.disk import Disk, is_disk_full
 from agentapp.storage.engines import (
-    MAX_CONNECTIONS,
+    POSTGRES_WRITERS,
     QUEUE_WAIT_SECONDS,
     begin_writing,
     make_engine,
@@ -23,7 +23,8 @@ from agentapp.storage.engines import (
 )
 from agentapp.storage.statements import CompiledStatements, DriverConnection, Row, Statement, Values
 from agentapp.storage.time_limit import limit_statements, took_too_long
-from agentapp.storage.write_permits import WritePermits
+from agentapp.storage.together import Together
+from agentapp.storage.write_permits import Shares, WritePermits
 
 POSTGRES_UNDEFINED_TABLE = "42P01"  # SQLite has no code of its own for this error
 
@@ -57,10 +58,10 @@ class Database:
         self._writers = sessionmaker(self.writing_engine)
         # SQLite lets one writer in at a time. To wait for it in SQLite's own busy loop is slow and unfair,
         # so one lock for the whole process stands in front of it and keeps the queue short and in order.
-        # PostgreSQL has no such limit, but writers get only half of the connections: when many messages
-        # come at once, a request that only reads still gets one.
-        writers_at_once = 1 if is_sqlite else MAX_CONNECTIONS // 2
+        # PostgreSQL has no such limit; but see there. It also leaves connections for requests that only read.
+        writers_at_once = 1 if is_sqlite else POSTGRES_WRITERS
         self._write_permits = WritePermits(writers_at_once)
+        self._shares = None if is_sqlite else Shares(POSTGRES_WRITERS - 1)
         binder.at_release(self.release)
 
     @contextmanager
@@ -81,15 +82,17 @@ class Database:
             yield db
 
     @contextmanager
-    def transaction(self, *, urgent: bool = False) -> Iterator[DriverConnection]:
+    def transaction(self, tenant: str | None = None, *, urgent: bool = False) -> Iterator[DriverConnection]:
         """The same on the driver's own connection, for statements that are compiled once. One that is
-        ``urgent`` goes before all others of this process that wait.
+        ``urgent`` goes before all others of this process that wait. If it may wait for a row of a ``tenant``,
+        those of that tenant leave a writer for the others.
 
         On PostgreSQL the statements go to the server together as far as nobody asks for their results. So an
         error may be raised by a later one, or at the end.
         """
         self.release()
         with (
+            self._share_of(tenant),
             self._permit(urgent=urgent),
             _translating_errors(self.disk),
             self._borrowed(self.writing_engine) as borrowed,
@@ -118,9 +121,12 @@ class Database:
 
     def release(self) -> None:
         """Give the bound scope's connection back, at the end of every binding and before every write."""
-        with suppress(NotBound):
-            if self._readers.registry.has():
-                self._readers.remove()
+        try:
+            has_reader = self._readers.registry.has()
+        except NotBound:
+            return
+        if has_reader:
+            self._readers.remove()
 
     def ping(self) -> None:
         """Raises `StorageUnavailable` unless the database answers and has tables.
@@ -142,6 +148,11 @@ class Database:
         """How many request-scoped db sessions are open. If some leak, this number grows."""
         return len(self._readers.registry.registry)
 
+    def _share_of(self, tenant: str | None) -> AbstractContextManager[None]:
+        if self._shares is None or tenant is None:
+            return nullcontext()
+        return self._shares.held(tenant, QUEUE_WAIT_SECONDS)
+
     def _permit(self, *, urgent: bool = False) -> AbstractContextManager[None]:
         return self._write_permits.held(QUEUE_WAIT_SECONDS, urgent=urgent)
 
@@ -161,12 +172,10 @@ class Database:
                 borrowed.close()
 
     def _transaction_on(self, borrowed: PoolProxiedConnection) -> Iterator[DriverConnection]:
-        connection = self._driver_connection(borrowed)
         if self.engine.dialect.name == "sqlite":
-            begin_writing(borrowed.cursor())
-            yield connection
-            connection.run_text("COMMIT")
+            yield from self._sqlite_transaction_on(borrowed)
             return
+        connection = self._driver_connection(borrowed)
         raw: Any = borrowed.dbapi_connection
         with _in_our_own_words(raw):
             try:
@@ -179,9 +188,22 @@ class Database:
                     connection.run_text("ROLLBACK")
                 raise
 
-    def _driver_connection(self, borrowed: PoolProxiedConnection) -> DriverConnection:
+    def _sqlite_transaction_on(self, borrowed: PoolProxiedConnection) -> Iterator[DriverConnection]:
+        together: Together = borrowed.info.setdefault("together", Together())
+        connection = self._driver_connection(borrowed, together)
+        begin_writing(borrowed.cursor())
+        try:
+            yield connection
+            connection.run_text("COMMIT")
+        finally:
+            connection.close_results()
+        together.learn(cast(sqlite3.Connection, borrowed.dbapi_connection))
+
+    def _driver_connection(
+        self, borrowed: PoolProxiedConnection, together: Together | None = None
+    ) -> DriverConnection:
         clock = borrowed.info.get("statement_clock")
-        return DriverConnection(borrowed.dbapi_connection, self._statements, clock)
+        return DriverConnection(borrowed.dbapi_connection, self._statements, clock, together)
 
     @property
     def _driver_error(self) -> type[Exception]:

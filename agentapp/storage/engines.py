@@ -21,7 +21,14 @@ LOCK_RETRY_SECONDS = 0.001  # between two tries to get SQLite's write lock
 # served, though some are late.
 QUEUE_WAIT_SECONDS = 30.0
 MAX_CONNECTIONS = 30  # of one process to PostgreSQL
+# Transactions of one process that write to PostgreSQL at once. All turns of a tenant lock its cell, and who
+# has locked it needs Python's global lock again to go on: the more threads are at it, the longer everybody
+# waits, with a connection and the rows of a chat in hand. With few, the others wait here and hold nothing.
+POSTGRES_WRITERS = 4
 KEPT_SQLITE_CONNECTIONS = 8  # of one process, for reading
+# When the log of SQLite has so many pages (16 MiB), they are copied into the database. A turn writes fifty
+# pages, most of them again and again: the more are copied at once, the less there is to copy.
+CHECKPOINT_PAGES = 4000
 
 
 def make_engine(url: str) -> Engine:
@@ -78,7 +85,12 @@ def _configure_sqlite(connection: sqlite3.Connection, record: Any) -> None:
     _make_files_private(connection)
     connection.isolation_level = None  # transactions are begun by _begin_sqlite, not by the driver
     cursor = connection.cursor()
-    for pragma in ("journal_mode = WAL", "synchronous = NORMAL", "foreign_keys = ON"):
+    for pragma in (
+        "journal_mode = WAL",
+        "synchronous = NORMAL",
+        "foreign_keys = ON",
+        f"wal_autocheckpoint = {CHECKPOINT_PAGES}",
+    ):
         cursor.execute(f"PRAGMA {pragma}")
     cursor.close()
 
@@ -101,6 +113,7 @@ def _never_sleep_for_lock(connection: sqlite3.Connection, record: Any) -> None:
     is often too late again: see `begin_writing`.
     """
     connection.execute("PRAGMA busy_timeout = 0")
+    connection.execute("PRAGMA temp_store = MEMORY")  # for `Together`: otherwise its views would be a file
     record.info["writes"] = True
 
 
@@ -117,12 +130,17 @@ def begin_writing(cursor: Any) -> None:
     while True:
         try:
             cursor.execute("BEGIN IMMEDIATE")
-            return
         except sqlite3.OperationalError as error:
             # There are several kinds of busy: one is a file that another process has just opened anew.
             if error.sqlite_errorcode & PRIMARY_CODE != sqlite3.SQLITE_BUSY or time.monotonic() > ends:
                 raise
-            time.sleep(LOCK_RETRY_SECONDS)
+        # The driver asks for the error after the fact. If another thread has let go of an old cursor of this
+        # connection in between, it finds none: then nothing was begun, and nothing is raised.
+        if cursor.connection.in_transaction:
+            return
+        if time.monotonic() > ends:
+            raise sqlite3.OperationalError("no transaction could be begun")
+        time.sleep(LOCK_RETRY_SECONDS)
 
 
 def _remember_pid(connection: Any, record: Any) -> None:

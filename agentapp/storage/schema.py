@@ -85,11 +85,22 @@ def migrating(url: str) -> Iterator[Connection]:
                 _lock_postgresql(connection)
                 _refuse_newer(_revisions(connection))
                 yield connection
-                _check_references(connection)
     except exc.DBAPIError as error:
         raise StartError(f"cannot migrate the database: {_first_line(error)}") from error
     finally:
         engine.dispose()
+
+
+def is_current(connection: Connection) -> bool:
+    return _revisions(connection) == [HEAD]
+
+
+def check_references(connection: Connection) -> None:
+    if connection.dialect.name != "sqlite":
+        return
+    broken = connection.exec_driver_sql("PRAGMA foreign_key_check").first()
+    if broken is not None:
+        raise StartError(f"cannot migrate the database: a row of {broken[0]} would refer to nothing")
 
 
 def _has_no_file(engine: Engine) -> bool:
@@ -150,14 +161,6 @@ def _lock_postgresql(connection: Connection) -> None:
     if connection.dialect.name == "postgresql":
         connection.execute(text(f"SET LOCAL lock_timeout = '{_MIGRATION_WAIT_SECONDS}s'"))
         connection.execute(text(f"SELECT pg_advisory_xact_lock({_MIGRATION_LOCK_KEY})"))
-
-
-def _check_references(connection: Connection) -> None:
-    if connection.dialect.name != "sqlite":
-        return
-    broken = connection.exec_driver_sql("PRAGMA foreign_key_check").first()
-    if broken is not None:
-        raise StartError(f"cannot migrate the database: a row of {broken[0]} would refer to nothing")
 
 
 def _first_line(error: exc.DBAPIError) -> str:

@@ -58,7 +58,7 @@ def index_message(db: DriverConnection, scope: Scope, message_id: str, content: 
 
 def index_title(db: DriverConnection, scope: Scope, title: str) -> None:
     """Make the scope's chat findable by this title, and not by the one before."""
-    db.run(REMOVE_TITLE, owner_parameters(scope))
+    db.run_later(REMOVE_TITLE, owner_parameters(scope))
     _add_entry(db, scope, None, title)
 
 
@@ -83,7 +83,7 @@ def _add_entry(db: DriverConnection, scope: Scope, message_id: str | None, text:
             "message_id": message_id,
             "indexed": words,
         }
-        db.run(ADD_ENTRY[db.dialect], values)
+        db.run_later(ADD_ENTRY[db.dialect], values)
 
 
 # A word has only letters, digits and marks, so nothing in it can end the quotes or mean anything else.

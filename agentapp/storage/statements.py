@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 from sqlalchemy import Dialect, Executable, exc
 
 from agentapp.storage.time_limit import StatementClock
+from agentapp.storage.together import Together
 
 Row = tuple[Any, ...]
 Values = Mapping[str, object]
@@ -117,6 +118,9 @@ class Result:
     def all(self) -> list[Row]:
         return self._compiled.rows(self._cursor.fetchall())
 
+    def close(self) -> None:
+        self._cursor.close()
+
     def first(self) -> Row | None:
         found = self.all()
         return found[0] if found else None
@@ -129,8 +133,17 @@ class Result:
 class DriverConnection:
     """A connection of the driver, for as long as it is borrowed from the pool."""
 
-    def __init__(self, connection: Any, statements: CompiledStatements, clock: StatementClock | None) -> None:
+    def __init__(
+        self,
+        connection: Any,
+        statements: CompiledStatements,
+        clock: StatementClock | None,
+        together: Together | None = None,
+    ) -> None:
         self._connection, self._statements, self._clock = connection, statements, clock
+        self._results: list[Result] = []
+        self._together = together
+        self._later: list[tuple[str, Sequence[object]]] = []  # statements that were not run yet
 
     @property
     def dialect(self) -> str:
@@ -138,17 +151,47 @@ class DriverConnection:
 
     def run(self, statement: Statement, values: Values) -> Result:
         compiled = self._statements.get(statement)
-        return Result(compiled, self.run_text(compiled.text, compiled.parameters(values)))
+        result = Result(compiled, self.run_text(compiled.text, compiled.parameters(values)))
+        self._results.append(result)
+        return result
+
+    def run_later(self, statement: Statement, values: Values) -> None:
+        """The same for a statement whose result nobody needs. Such are run together, before the next one of
+        which it is needed, or at the end of the transaction. So an error may be raised by a later one.
+        """
+        compiled = self._statements.get(statement)
+        self.run_text_later(compiled.text, compiled.parameters(values))
+
+    def run_text_later(self, text: str, parameters: Sequence[object]) -> None:
+        if self._together is None:
+            self.run_text(text, parameters)  # on PostgreSQL the pipeline does it
+        else:
+            self._later.append((text, parameters))
+
+    def close_results(self) -> None:
+        """One that nobody has read to its end keeps SQLite reading. And if its cursor is let go of only when
+        others use the connection, the driver may take the error of their statement for none.
+        """
+        for result in self._results:
+            result.close()
 
     def run_many(self, statement: Statement, values: Sequence[Values]) -> None:
         compiled = self._statements.get(statement)
+        self._run_those_left()
         self._start_clock()
         self._connection.cursor().executemany(compiled.text, [compiled.parameters(each) for each in values])
 
     def run_text(self, text: str, parameters: Any = ()) -> Any:
         """For a statement in the database's own words. Gives the driver's cursor."""
+        self._run_those_left()
         self._start_clock()
         return self._connection.execute(text, parameters)
+
+    def _run_those_left(self) -> None:
+        if self._later and self._together is not None:
+            later, self._later = self._later, []
+            self._start_clock()
+            self._together.run(self._connection, later)
 
     def _start_clock(self) -> None:
         if self._clock is not None:

@@ -50,7 +50,7 @@ def took_too_long(error: exc.StatementError | exc.TimeoutError) -> bool:
     """Whether this is what a statement fails with at the limit."""
     cause = getattr(error, "orig", None)
     if isinstance(cause, sqlite3.OperationalError):
-        return cause.sqlite_errorcode == sqlite3.SQLITE_INTERRUPT
+        return bool(getattr(cause, "sqlite_errorcode", 0) == sqlite3.SQLITE_INTERRUPT)
     return getattr(cause, "sqlstate", None) == POSTGRES_QUERY_CANCELED
 
 

@@ -143,7 +143,7 @@ class SqlChatTransaction:
 
     def add_turn(self, place: Place, key: str | None, reservation: Reservation, lease: Lease) -> str:
         turn_id = new_id()
-        self._run(
+        self._run_later(
             statements.ADD_TURN,
             **self._owner_columns(),
             id=turn_id,
@@ -167,7 +167,7 @@ class SqlChatTransaction:
             ended_at=None,
             admission=reservation.to_json(),
         )
-        self._run(
+        self._run_later(
             statements.ADD_LIVE_TURN,
             **self._owner_columns(),
             turn_id=turn_id,
@@ -181,14 +181,16 @@ class SqlChatTransaction:
         message_id = new_id()
         values = {"id": message_id, "turn_id": turn_id, "role": role, "content": content}
         kept = columns_of_rendered(rendered)
-        self._run(statements.ADD_MESSAGE, **self._owner_columns(), **values, **kept, created_at=self.now)
+        self._run_later(
+            statements.ADD_MESSAGE, **self._owner_columns(), **values, **kept, created_at=self.now
+        )
         index_message(self._db, self._scope, message_id, content)
 
     def touch(self, title: str | None = None) -> None:
         if title is None or title == self.title:
-            self._run(statements.TOUCH_CHAT, updated_at=self.now)
+            self._run_later(statements.TOUCH_CHAT, updated_at=self.now)
         else:
-            self._run(statements.NAME_CHAT, updated_at=self.now, title=title)
+            self._run_later(statements.NAME_CHAT, updated_at=self.now, title=title)
             index_title(self._db, self._scope, title)
 
     def events_so_far(self, turn_id: str) -> Sequence[Event]:
@@ -235,13 +237,16 @@ class SqlChatTransaction:
         The heartbeat locks such rows too, of many turns at once, and locks nothing after them. A transaction
         that held one of them while it waited for a cell could wait for ever.
         """
-        self._run(statements.REMOVE_LIVE_TURN, turn=turn_id)
+        self._run_later(statements.REMOVE_LIVE_TURN, turn=turn_id)
 
     def delete_chat(self) -> None:
         self._run(statements.DELETE_CHAT)
 
     def _run(self, statement: Statement, **values: object) -> Result:
         return self._db.run(statement, {**self._own, **values})
+
+    def _run_later(self, statement: Statement, **values: object) -> None:
+        self._db.run_later(statement, {**self._own, **values})
 
     def _owner_columns(self) -> dict[str, str]:
         scope = self._scope
@@ -258,7 +263,7 @@ class SqlTurnStore:
 
     @contextmanager
     def chat(self, scope: Scope, key: str | None = None) -> Iterator[SqlChatTransaction]:
-        with self._db.transaction() as db:
+        with self._db.transaction(scope.tenant_id) as db:
             yield SqlChatTransaction(db, scope, self._cells.rows(db), self._room, key)
 
     def find(self, scope: Scope, turn_id: str) -> TurnRecord:

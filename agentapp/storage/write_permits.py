@@ -1,4 +1,6 @@
-"""Who may write next: so many at once, the others wait; who is urgent goes before them."""
+"""Who may write next: so many at once, the others wait; who is urgent goes before them. And of one tenant
+never all of them, so that one that waits for a row of its own does not keep the others from writing.
+"""
 
 from __future__ import annotations
 
@@ -51,3 +53,39 @@ class WritePermits:
     def _tell_next(self) -> None:
         if self._free:
             (self._changed_for_urgent if self._urgent else self._changed).notify()
+
+
+class Shares:
+    """Of each key at most so many at once. The others of that key wait, and nobody else does."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._lock = threading.Lock()
+        self._shares: dict[str, _Share] = {}  # of the keys that somebody has or waits for
+
+    @contextmanager
+    def held(self, key: str, seconds: float) -> Iterator[None]:
+        """Raises `StorageUnavailable` if there is none for so many seconds."""
+        with self._lock:
+            share = self._shares.setdefault(key, _Share(self._most))
+            share.users += 1
+        try:
+            if not share.free.acquire(timeout=seconds):
+                raise StorageUnavailable("The database is busy. Try again in a moment.")
+            try:
+                yield
+            finally:
+                share.free.release()
+        finally:
+            with self._lock:
+                share.users -= 1
+                if not share.users:
+                    del self._shares[key]
+
+    def __len__(self) -> int:
+        return len(self._shares)
+
+
+class _Share:
+    def __init__(self, most: int) -> None:
+        self.free, self.users = threading.Semaphore(most), 0

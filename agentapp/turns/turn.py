@@ -82,12 +82,12 @@ class TurnKit:
         reservation: Reservation,
         scope: Scope,
         agent_name: str,
-        said: tuple[tuple[str, str], ...],
+        before: tuple[Message, ...],
         text: str,
     ) -> Reservation:
         """The reservation with the cost of the turn's first model call, as far as it can be known now."""
         agent = self.team.find(agent_name)
-        messages = (*history(said), Message("user", (text,)))
+        messages = (*before, Message("user", (text,)))
         tokens = estimated_input(agent.system_for(scope), messages, self.team.specs_of(agent))
         microusd = self.prices.charge([(agent.model or self.model, Usage(tokens))])
         return replace(reservation, first_call_tokens=tokens, first_call_microusd=microusd)
@@ -136,15 +136,15 @@ class Turn(Iterator[NumberedEvent | None]):
                 raise TurnInProgress(running)
             chat.require_room()
             place = chat.place_of(message)
-            said = chat.history(place.follows) if place.follows else ()
+            before = history(chat.history(place.follows)) if place.follows else ()
             # As late as can be: on PostgreSQL others wait for these rows until the transaction ends.
             admitted = kit.guardrails.admit(chat.cells, scope, kit.max_cost())
-            reservation = kit.with_first_call(admitted.reservation, scope, place.agent, said, text)
+            reservation = kit.with_first_call(admitted.reservation, scope, place.agent, before, text)
             turn_id = chat.add_turn(place, message.key, reservation, kit.leases.current())
             chat.add_message(turn_id, "user", text)
             title = title_of(text) if chat.title == UNTITLED else chat.title
             chat.touch(title)
-        started = StartedTurn(turn_id, text, place.agent, said, title, reservation, admitted.tool_calls)
+        started = StartedTurn(turn_id, text, place.agent, before, title, reservation, admitted.tool_calls)
         return cls(kit, scope, started)
 
     def __next__(self) -> NumberedEvent | None:
@@ -187,7 +187,7 @@ class Turn(Iterator[NumberedEvent | None]):
         self._loop = loop = TurnLoop(
             scope,
             kit.team.build(scope, kit.report_foreign_scope),
-            Opening(started.text, history(started.history), started.agent),
+            Opening(started.text, started.history, started.agent),
             kit.model,
             self._limits(),
             kit.prices,

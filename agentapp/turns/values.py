@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
+from agentapp.agents.provider import Message
 from agentapp.events import Event, TurnResult, Usage
 from agentapp.guardrails.admission import Reservation
 from agentapp.isolation import Scope
@@ -107,7 +108,7 @@ class StartedTurn:
     turn_id: str
     text: str
     agent: str
-    history: tuple[tuple[str, str], ...]
+    history: tuple[Message, ...]
     title: str
     reservation: Reservation
     tool_calls: tuple[tuple[str, int], ...] = ()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from typing import cast
 from urllib.parse import unquote_to_bytes, urlsplit
 
 from flask import Flask, g, request
@@ -166,10 +167,10 @@ def _read_whole_body() -> bytes:
 
 
 def _body() -> dict[str, object]:
-    if "body" not in g:
-        g.body = _json_body() if request.is_json else request.form.to_dict()
-    body: dict[str, object] = g.body
-    return body
+    body = g.get("body")
+    if body is None:
+        g.body = body = _json_body() if request.is_json else request.form.to_dict()
+    return cast(dict[str, object], body)
 
 
 def _json_body() -> dict[str, object]:

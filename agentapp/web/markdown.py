@@ -61,8 +61,9 @@ LANGUAGES: Final = frozenset((
 ))
 # fmt: on
 
-# Of such a text Markdown makes one paragraph. To find that out takes as long as to store a turn.
-PLAIN_WORDS: Final = re.compile(r"[A-Za-z]+(?:[,;]? [A-Za-z0-9]+)*[.!?]?")
+# Of such sentences on one line Markdown makes one paragraph. To find that out takes as long as a commit.
+_WORD: Final = r"[A-Za-z0-9]+(?:['-][A-Za-z0-9]+)*"
+PLAIN_WORDS: Final = re.compile(rf"(?![0-9]){_WORD}(?:[,;:.!?]? {_WORD})*[.!?]?")
 _LINK = re.compile(r"(?:https?://|mailto:)[^\s]", re.IGNORECASE)
 _BARE_URL = re.compile(r"""https?://[^\s<>"'`]+""", re.IGNORECASE)
 _LANGUAGE = re.compile(r"[\w+#.-]{1,24}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import compileall
 import os
 import secrets
 import shutil
@@ -98,6 +99,9 @@ class Systems:
 
     def __init__(self, home: Path, held: ExitStack) -> None:
         self._home, self._held, self._model_port = home, held, free_port()
+        # As pip does when it installs. With PYTHONDONTWRITEBYTECODE every process would compile all anew.
+        for package in ("agentapp", "bench"):
+            compileall.compile_dir(ROOT / package, quiet=1)
         model = [sys.executable, "-m", "bench.turns.model", "--port", str(self._model_port)]
         held.enter_context(started(model, ROOT, home / "model.txt"))
 

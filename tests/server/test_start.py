@@ -138,8 +138,8 @@ def test_serve_comes_up_with_a_link_and_writes_nothing_outside_the_instance(serv
 def test_master_opens_no_database_before_or_after_the_fork(served: Server) -> None:
     get(f"{served.url}/login")
     get(f"{served.url}/readyz")
-    assert [file for file in _opened(served.pid) if "sqlite" in file] == []
-    assert len(_sockets_of(served.pid)) == 1, "the listening one"
+    assert [file for file in opened(served.pid) if "sqlite" in file] == []
+    assert len(sockets_of(served.pid)) == 1, "the listening one"
 
 
 def test_serve_prints_no_link_once_there_is_an_account(tmp_path: Path) -> None:
@@ -163,7 +163,7 @@ def test_stopping_server_finishes_the_answer_it_is_streaming(clone: Path) -> Non
     with server(clone, command=GUNICORN) as s, urlopen(f"{s.url}/slow", timeout=30) as answer:
         assert answer.read(1) == b"."
         s.process.send_signal(signal.SIGTERM)
-        wait_for(lambda: not _sockets_of(s.pid))  # the master listens no more: it is stopping its workers
+        wait_for(lambda: not sockets_of(s.pid))  # the master listens no more: it is stopping its workers
         (clone / "go-on").touch()
         assert answer.read() == b"." * 10 + b"end"
         assert s.process.wait(TIMEOUT_SECONDS) == 0
@@ -176,11 +176,11 @@ def test_master_is_not_connected_to_postgresql(tmp_path: Path) -> None:
     ):
         get(f"{s.url}/readyz")
         assert s.setup_link
-        assert len(_sockets_of(s.pid)) == 1, "the listening one"
+        assert len(sockets_of(s.pid)) == 1, "the listening one"
         assert not (tmp_path / "instance" / "agentapp.sqlite3").exists()
 
 
-def _opened(pid: int) -> list[str]:
+def opened(pid: int) -> list[str]:
     found = []
     for fd in Path(f"/proc/{pid}/fd").iterdir():
         with suppress(FileNotFoundError):  # closed in the meantime
@@ -188,8 +188,8 @@ def _opened(pid: int) -> list[str]:
     return found
 
 
-def _sockets_of(pid: int) -> list[str]:
-    return [file for file in _opened(pid) if file.startswith("socket:")]
+def sockets_of(pid: int) -> list[str]:
+    return [file for file in opened(pid) if file.startswith("socket:")]
 
 
 def test_serve_listens_on_ipv6(tmp_path: Path) -> None:
@@ -216,6 +216,24 @@ def test_taken_port_is_one_line_and_touches_no_database(tmp_path: Path, taken_po
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == f"agentapp: cannot listen on {bind}: Address already in use\n"
     assert not (tmp_path / "instance" / "agentapp.sqlite3").exists()
+
+
+@pytest.mark.parametrize(
+    ("url", "problem"),
+    [
+        ("postgresql+psycopg://h:port/d", "AGENTAPP_DATABASE_URL: is not a database URL"),
+        ("postgresql+psycopg://nobody@127.0.0.1:1/none", "cannot migrate the database: "),
+        ("sqlite:///instance/agentapp.sqlite3", "the database is at revision 0099, made by a newer agentapp"),
+    ],
+    ids=["unreadable", "away", "newer"],
+)
+def test_database_that_serve_cannot_use_is_one_line(tmp_path: Path, url: str, problem: str) -> None:
+    set_revision(upgrade(tmp_path), "0099")
+    bind = f"127.0.0.1:{free_port()}"
+    done = run(*SERVE, "--bind", bind, directory=tmp_path, env={"AGENTAPP_DATABASE_URL": url})
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"agentapp: {problem}")
+    assert done.stderr.count("\n") == 1
 
 
 @pytest.mark.parametrize(("env", "problem"), BAD_SETTINGS)

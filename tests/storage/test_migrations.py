@@ -540,3 +540,11 @@ def _insert_login(engine: Engine) -> None:
         _insert_person(connection, "u")
         row = "logins (digest, user_id, created_at, expires_at) VALUES ('d', 'u', '2026-01-01', '2026-01-02')"
         connection.execute(text(f"INSERT INTO {row}"))
+
+
+def test_a_current_database_is_not_migrated_and_alembic_is_not_even_loaded(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    migrate.upgrade(url)
+    monkeypatch.setitem(sys.modules, "alembic", None)  # to import it is an error
+    migrate.upgrade(url)

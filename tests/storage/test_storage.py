@@ -27,6 +27,7 @@ from agentapp.storage.accounts import Accounts
 from agentapp.storage.cells import CellStore
 from agentapp.storage.chats import Chats
 from agentapp.storage.db import Database
+from agentapp.storage.engines import POSTGRES_WRITERS
 from agentapp.storage.notes import Notes
 from agentapp.storage.turns import SqlTurnStore
 from agentapp.telemetry import NullTelemetry
@@ -479,3 +480,51 @@ def test_a_long_first_message_makes_a_short_title() -> None:
     assert title_of("two\n lines  ") == "two lines"
     assert len(title_of("word " * 100)) <= 60
     assert title_of("word " * 100).endswith("…")
+
+
+def test_few_write_at_once_and_the_others_hold_nothing_meanwhile(stores: Stores) -> None:
+    """The row of a tenant is locked by all its turns: most who want it must not wait in the database."""
+    most = 1 if stores.db.engine.dialect.name == "sqlite" else POSTGRES_WRITERS
+    all_are_in, leave, inside = threading.Semaphore(0), threading.Event(), []
+
+    def write() -> None:
+        with stores.db.transaction():
+            inside.append(threading.get_ident())
+            all_are_in.release()
+            assert leave.wait(10)
+
+    with ThreadPoolExecutor(12) as pool:
+        writing = [pool.submit(write) for _ in range(12)]
+        for _ in range(most):
+            assert all_are_in.acquire(timeout=10)
+        one_more = all_are_in.acquire(timeout=0.2)
+        connections = stores.db.writing_engine.pool.checkedout()  # type: ignore[attr-defined]
+        leave.set()
+        for each in writing:
+            each.result(10)
+    assert (one_more, connections) == (False, most)
+    assert len(inside) == 12
+
+
+def test_a_tenant_that_is_stuck_leaves_a_writer_for_the_others(stores: Stores) -> None:
+    """As behind a row of its own that somebody has locked."""
+    if stores.db.engine.dialect.name == "sqlite":
+        pytest.skip("SQLite has one writer, who waits for no row")
+    inside, leave = threading.Semaphore(0), threading.Event()
+
+    def be_stuck() -> None:
+        with stores.db.transaction("tenant"):
+            inside.release()
+            assert leave.wait(10)
+
+    with ThreadPoolExecutor(2 * POSTGRES_WRITERS) as pool:
+        stuck = [pool.submit(be_stuck) for _ in range(2 * POSTGRES_WRITERS)]
+        try:
+            for _ in range(POSTGRES_WRITERS - 1):
+                assert inside.acquire(timeout=10)
+            with stores.db.transaction("another"), stores.db.looking():
+                assert not inside.acquire(timeout=0)
+        finally:
+            leave.set()
+        for each in stuck:
+            each.result(10)

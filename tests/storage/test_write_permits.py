@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from agentapp.errors import StorageUnavailable
-from agentapp.storage.write_permits import WritePermits
+from agentapp.storage.write_permits import Shares, WritePermits
 from tests.support.server_users import wait_for
 
 
@@ -55,3 +55,17 @@ def test_a_permit_is_free_again_after_an_error() -> None:
         raise ZeroDivisionError
     with permits.held(0):
         pass
+
+
+def test_who_has_all_of_a_share_keeps_out_only_more_of_the_same() -> None:
+    shares = Shares(2)
+    with shares.held("a", 1), shares.held("a", 1):
+        with pytest.raises(StorageUnavailable), shares.held("a", 0.01):
+            pass
+        with shares.held("b", 0):
+            assert len(shares) == 2
+    with pytest.raises(ZeroDivisionError), shares.held("a", 0):
+        raise ZeroDivisionError
+    with shares.held("a", 0), shares.held("a", 0):
+        pass
+    assert len(shares) == 0, "and nothing is kept of those who have gone"

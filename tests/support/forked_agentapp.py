@@ -2,7 +2,7 @@
 
 A server that starts from nothing spends most of its first seconds with imports. Here they are done once for
 all servers of a test process. From there on it is the same: the command, then gunicorn with our
-gunicorn.conf.py, whose workers import all of agentapp anew. Only passwords are hashed with less effort.
+gunicorn.conf.py, which imports all of agentapp anew. Only passwords are hashed with less effort.
 `tests/server/test_start.py` starts the commands themselves, and so does bench/.
 """
 

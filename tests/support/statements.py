@@ -24,6 +24,7 @@ def statements_noted(note: Note, db: Database | None = None, *, after: bool = Fa
     """
     engines = None if db is None else (db.engine, db.writing_engine)
     send, send_many = DriverConnection.run_text, DriverConnection.run_many
+    send_later = DriverConnection.run_text_later
 
     def of_sqlalchemy(
         conn: Connection, cursor: Any, text: str, values: Any, context: Any, many: bool
@@ -42,6 +43,13 @@ def statements_noted(note: Note, db: Database | None = None, *, after: bool = Fa
             note(text, parameters)
         return sent
 
+    def run_text_later(connection: DriverConnection, text: str, parameters: Any) -> None:
+        """On SQLite it is sent with others; on PostgreSQL at once, by the method above."""
+        concerns = db is None or connection._statements is db._statements
+        if concerns and connection._together is not None:
+            note(text, parameters)
+        send_later(connection, text, parameters)
+
     def run_many(connection: DriverConnection, statement: Any, values: Any) -> None:
         compiled = connection._statements.get(statement)
         if db is None or connection._statements is db._statements:
@@ -51,7 +59,9 @@ def statements_noted(note: Note, db: Database | None = None, *, after: bool = Fa
     moment = "after_cursor_execute" if after else "before_cursor_execute"
     event.listen(Engine, moment, of_sqlalchemy)
     try:
-        with mock.patch.multiple(DriverConnection, run_text=run_text, run_many=run_many):
+        with mock.patch.multiple(
+            DriverConnection, run_text=run_text, run_many=run_many, run_text_later=run_text_later
+        ):
             yield
     finally:
         event.remove(Engine, moment, of_sqlalchemy)

@@ -92,6 +92,7 @@ def test_plain_text_is_a_paragraph() -> None:
 @example("Yes")
 @example("a 1, b; c.")
 @example("www example com")
+@example("It's a well-known fact: word1 isn't 2. Really? Yes! 3. No")
 def test_plain_words_come_out_as_markdown_would_make_them(text: str) -> None:
     """They take a short way, which must lead to the same place."""
     slowly = markdown._sanitise(markdown._as_html(text, markdown.Bounds(time.thread_time)))

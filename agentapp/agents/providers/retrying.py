@@ -114,10 +114,12 @@ class _Attempts:
     def add_cost_to(self, item: str | Usage | Reply) -> str | Usage | Reply:
         """The same item, with the cost of the failed attempts in its usage."""
         if isinstance(item, Usage):
-            return self.spent + item
+            return self.spent + item if self._failures else item
         # A Reply is never false. An empty piece is, and shows nothing.
         self._was_shown = self._was_shown or bool(item)
-        return replace(item, usage=self.spent + item.usage) if isinstance(item, Reply) else item
+        if isinstance(item, Reply) and self._failures:
+            return replace(item, usage=self.spent + item.usage)
+        return item
 
     def next_delay(self, error: ProviderError, rng: float) -> float | None:
         """The delay before the next attempt. None to give up: then the error has the cost of all attempts."""

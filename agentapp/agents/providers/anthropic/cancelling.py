@@ -12,7 +12,7 @@ from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import httpcore2
 import httpx2
@@ -31,6 +31,12 @@ class Sending(NamedTuple):
     waiting: Waiting | None = None
 
 
+class Closable(Protocol):
+    def close(self) -> object: ...
+
+
+S = TypeVar("S", bound=Closable)
+
 _sending_for: ContextVar[Sending | None] = ContextVar("agentapp_sending_for", default=None)
 
 
@@ -42,6 +48,25 @@ def sending_for(sending: Sending) -> Iterator[None]:
         yield
     finally:
         _sending_for.reset(token)
+
+
+def current_sending() -> Sending | None:
+    """The call whose request this thread is about to send."""
+    return _sending_for.get()
+
+
+def opened(connect: Callable[[], S], sending: Sending | None) -> S:
+    """A new connection. A call that waits a little at a time connects on another thread: nothing ends the
+    look-up of a name. What comes of it after the call was given up is closed.
+    """
+    if sending is None or sending.waiting is None:
+        return connect()
+    connecting = run_in_own_thread(connect, "agentapp-connect")
+    try:
+        return sending.waiting.wait_for(lambda seconds: connecting.result(min(seconds, CONNECTING_SECONDS)))
+    except TimeoutError:
+        connecting.add_done_callback(_close_if_connected)
+        raise httpx2.ConnectTimeout("the call was given up") from None
 
 
 def make_cancellable(client: httpx2.Client) -> httpx2.Client:
@@ -117,22 +142,10 @@ class _CancellableNetwork(httpcore2.NetworkBackend):
 
 
 def _connected(connect: Callable[[], httpcore2.NetworkStream]) -> _CancellableStream:
-    """A call that waits a little at a time connects on another thread: nothing ends the look-up of a name.
-    What comes of it after the call was given up is closed.
-    """
-    sending = _sending_for.get()
-    if sending is None or sending.waiting is None:
-        return _CancellableStream(connect())
-    connecting = run_in_own_thread(connect, "agentapp-connect")
-    try:
-        stream = sending.waiting.wait_for(lambda seconds: connecting.result(min(seconds, CONNECTING_SECONDS)))
-        return _CancellableStream(stream)
-    except TimeoutError:
-        connecting.add_done_callback(_close_if_connected)
-        raise httpcore2.ConnectTimeout("the call was given up") from None
+    return _CancellableStream(opened(connect, current_sending()))
 
 
-def _close_if_connected(connecting: Future[httpcore2.NetworkStream]) -> None:
+def _close_if_connected(connecting: Future[S]) -> None:
     if connecting.exception() is None:
         connecting.result().close()
 
@@ -161,7 +174,7 @@ class _CancellableStream(httpcore2.NetworkStream):
             raise httpcore2.ReadError(str(exc)) from exc
 
     def write(self, buffer: bytes, timeout: float | None = None) -> None:
-        sending = _sending_for.get()
+        sending = current_sending()
         self._assign_to(sending)
         if sending is not None:
             sending.on_sent()
@@ -240,9 +253,13 @@ def _socket_of(stream: httpcore2.NetworkStream) -> socket.socket | None:
 
 
 def _shut_down(stream: httpcore2.NetworkStream) -> None:
-    """Wakes a thread that reads from the socket, and tells the other side. Closing it would do neither."""
     connection = stream.get_extra_info("socket")
     if isinstance(connection, socket.socket):
-        with suppress(OSError):  # it has ended already
-            # The method of a TLS socket would let the reader go on without decrypting.
-            socket.socket.shutdown(connection, socket.SHUT_RDWR)
+        shut_down(connection)
+
+
+def shut_down(connection: socket.socket) -> None:
+    """Wakes a thread that reads from the socket, and tells the other side. Closing it would do neither."""
+    with suppress(OSError):  # it has ended already
+        # The method of a TLS socket would let the reader go on without decrypting.
+        socket.socket.shutdown(connection, socket.SHUT_RDWR)

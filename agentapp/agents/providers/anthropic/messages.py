@@ -18,6 +18,9 @@ from agentapp.events import Usage
 CONNECT_TIMEOUT = 5.0
 # The API counts what it read from or wrote to its cache apart from the other input.
 CACHE_READ, CACHE_WRITTEN = "cache_read_input_tokens", "cache_creation_input_tokens"
+# As the SDK writes it, for what it is made of here.
+write_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode
+_read_json = json.JSONDecoder().raw_decode
 TOKEN_COUNTS = ("input_tokens", CACHE_READ, CACHE_WRITTEN, "output_tokens")
 
 
@@ -120,7 +123,7 @@ class Assembler:
         """
         if not data or self._stopped:
             return None
-        event = json.loads(data)
+        event = _parsed(data)
         match event["type"]:
             case "message_start":
                 # No request is without input: a gateway that begins with a zero may say it at the end.
@@ -206,6 +209,43 @@ class Assembler:
             cache_write_tokens=self._counts.get(CACHE_WRITTEN, 0),
         )
         return self.usage
+
+
+def _parsed(data: str) -> Any:
+    """``json.loads``, without the half of its time that it takes to look for white space around a value."""
+    try:
+        value, end = _read_json(data)
+    except ValueError:
+        return json.loads(data)
+    return value if end == len(data) else json.loads(data)
+
+
+def joined(pieces: Iterator[str | Usage | None]) -> Iterator[str | Usage]:
+    """The pieces that came together, with texts that follow each other as one, and without what is None.
+
+    If the pieces end with an error, what came before it comes first.
+    """
+    texts: list[str] = []
+    failure: Exception | None = None
+    while True:
+        try:
+            piece = next(pieces)
+        except StopIteration:
+            break
+        except Exception as exc:
+            failure = exc
+            break
+        if isinstance(piece, str):
+            texts.append(piece)
+        elif piece is not None:
+            if texts:
+                yield "".join(texts)
+                texts = []
+            yield piece
+    if texts:
+        yield "".join(texts)
+    if failure is not None:
+        raise failure
 
 
 def _with_input(call: ToolCall, sent: str) -> ToolCall:

@@ -7,12 +7,13 @@ import math
 import os
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from typing import Any
+from urllib.request import getproxies
 
 import anthropic
 import httpx2
-from anthropic import AsyncStream, RequestOptions, Stream
+from anthropic import RequestOptions, Stream
 from anthropic.types import Message, RawMessageStreamEvent
 
 from agentapp.agents.provider import ModelCall, Reply
@@ -23,9 +24,17 @@ from agentapp.agents.providers.anthropic.cancelling import (
     register_response,
     sending_for,
 )
-from agentapp.agents.providers.anthropic.clients import OwnedClient, SharedClients, client_maker, key_of
+from agentapp.agents.providers.anthropic.clients import (
+    OwnedClient,
+    QuickClient,
+    SharedClients,
+    client_maker,
+    key_of,
+)
 from agentapp.agents.providers.anthropic.errors import UnusableKey, writing_request
-from agentapp.agents.providers.anthropic.messages import Assembler, request_for
+from agentapp.agents.providers.anthropic.event_data import EventDataDecoder
+from agentapp.agents.providers.anthropic.messages import Assembler, joined, request_for, write_json
+from agentapp.agents.providers.anthropic.transport import DirectTransport
 from agentapp.errors import ProviderGarbled
 from agentapp.events import Usage
 
@@ -48,10 +57,12 @@ class AnthropicProvider:
         client: anthropic.Anthropic | None = None,
         prompt_cache: bool = True,
     ) -> None:
-        self._key, make = key_of(api_key, client), client_maker(anthropic.Anthropic, api_key, base_url)
+        self._key, make = key_of(api_key, client), client_maker(QuickClient, api_key, base_url)
         ready = client and client.with_options(max_retries=0)
+        self._is_direct = not getproxies()
         self._clients = OwnedClient(
-            lambda: _shared(make), None if ready is None else SharedClients(lambda: ready, math.inf)
+            lambda: _shared(make, is_direct=self._is_direct),
+            None if ready is None else SharedClients(lambda: ready, math.inf),
         )
         self._prompt_cache = prompt_cache
         self._is_callers_client = client is not None  # its connections do not tell when they are written to
@@ -67,9 +78,10 @@ class AnthropicProvider:
     def reads_in_place(self) -> bool:
         """Not with a client of the caller's: its connections wait as they like."""
         try:
-            return not self._is_callers_client and is_cancellable(self._clients.get(os.getpid()).all[0])
+            clients = self._clients.get(os.getpid())
         except UnusableKey:
             return False
+        return not self._is_callers_client and (self._is_direct or is_cancellable(clients.all[0]))
 
     def stream(self, call: ModelCall) -> Iterator[str | Usage | Reply]:
         answer = Assembler(call.meter)
@@ -89,20 +101,27 @@ class AnthropicProvider:
     def _pieces(
         self, client: anthropic.Anthropic, call: ModelCall, answer: Assembler
     ) -> Iterator[str | Usage]:
-        last_piece = time.monotonic()
+        last_piece, decoder = time.monotonic(), EventDataDecoder()
         if self._is_callers_client:
             answer.sent()
         with writing_request(), sending_for(Sending(call.cancellation, answer.sent, call.waiting)):
-            stream = _create(client, request_for(call, self._prompt_cache))
-        with stream:
-            register_response(call.cancellation, stream.response, lambda: answer.complete)
-            for event in Stream.raw_events(stream.response):
-                if (piece := answer.feed(event.data)) is not None:
+            stream = self._open(client, call)
+        response = stream.response if isinstance(stream, Stream) else stream
+        with closing(stream):
+            register_response(call.cancellation, response, lambda: answer.complete)
+            for received in response.iter_bytes():
+                said_something = False
+                for piece in joined(map(answer.feed, decoder.decode(received))):
                     yield piece
-                if isinstance(piece, str):
+                    said_something = said_something or isinstance(piece, str)
+                if said_something:
                     last_piece = time.monotonic()
                 else:
                     _check_silence(time.monotonic() - last_piece, call)
+
+    def _open(self, client: anthropic.Anthropic, call: ModelCall) -> EVENTS | httpx2.Response:
+        request = request_for(call, self._prompt_cache)
+        return _create(client, request) if self._is_callers_client else _send(client, request)
 
     def close(self) -> None:
         if (clients := self._clients.drop(os.getpid())) is not None:
@@ -110,12 +129,19 @@ class AnthropicProvider:
                 client.close()
 
 
-def _shared(make: Callable[..., anthropic.Anthropic]) -> SharedClients[anthropic.Anthropic]:
+def _shared(
+    make: Callable[..., anthropic.Anthropic], *, is_direct: bool
+) -> SharedClients[anthropic.Anthropic]:
     certificates = httpx2.create_ssl_context()  # takes long to make, and is the same for all
 
     def make_client() -> anthropic.Anthropic:
         network = anthropic.DefaultHttpxClient(verify=certificates, limits=LIMITS, follow_redirects=False)
         return make(http_client=make_cancellable(network))
+
+    if is_direct:
+        direct = DirectTransport(certificates)
+        client = make(http_client=anthropic.DefaultHttpxClient(transport=direct, follow_redirects=False))
+        return SharedClients(lambda: client, math.inf)
 
     return SharedClients(make_client)
 
@@ -127,6 +153,15 @@ def _create(client: anthropic.Anthropic, request: dict[str, Any]) -> Stream[RawM
     del body["timeout"]
     return client.post(
         "/v1/messages", cast_to=Message, body=body, options=options, stream=True, stream_cls=EVENTS
+    )
+
+
+def _send(client: anthropic.Anthropic, request: dict[str, Any]) -> EVENTS | httpx2.Response:
+    """The same for a client of our own, with a body that is written already and an answer that we read."""
+    options: RequestOptions = {"timeout": request.pop("timeout")}
+    body = write_json({**request, "stream": True}).encode()
+    return client.post(
+        "/v1/messages", cast_to=httpx2.Response, content=body, options=options, stream=True, stream_cls=EVENTS
     )
 
 
@@ -149,17 +184,19 @@ class AsyncAnthropicProvider:
         )
 
     async def stream(self, call: ModelCall) -> AsyncIterator[str | Usage | Reply]:
-        answer, last_piece = Assembler(call.meter), time.monotonic()
+        answer, decoder, last_piece = Assembler(call.meter), EventDataDecoder(), time.monotonic()
         try:
             client = self._clients.get((os.getpid(), asyncio.get_running_loop()))
             answer.sent()
             with writing_request():
                 stream = await client.messages.create(**request_for(call, self._prompt_cache), stream=True)
             async with stream:
-                async for event in AsyncStream.raw_events(stream.response):
-                    if (piece := answer.feed(event.data)) is not None:
+                async for received in stream.response.aiter_bytes():
+                    said_something = False
+                    for piece in joined(map(answer.feed, decoder.decode(received))):
                         yield piece
-                    if isinstance(piece, str):
+                        said_something = said_something or isinstance(piece, str)
+                    if said_something:
                         last_piece = time.monotonic()
                     else:
                         _check_silence(time.monotonic() - last_piece, call)

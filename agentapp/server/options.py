@@ -14,6 +14,7 @@ from agentapp.config import Settings
 from agentapp.errors import StartError
 from agentapp.parsing import (
     address,
+    flag,
     long_seconds,
     required_setting,
     same_setting,
@@ -36,6 +37,12 @@ class ServerOptions:
     bind: str = setting("AGENTAPP_BIND", "127.0.0.1:8000", address, "where to listen")
     workers: int = setting("AGENTAPP_WORKERS", "2", whole(1, 64), "processes")
     threads: int = same_setting(Settings, "threads")
+    pin_workers: bool = setting(
+        "AGENTAPP_PIN_WORKERS",
+        "1",
+        flag,
+        "a worker's threads stay on one processor, if each processor gets as many workers as the others",
+    )
     grace: float = required_setting(
         "AGENTAPP_GRACE",
         "",
@@ -69,6 +76,7 @@ def load(
         bind=read("bind"),
         workers=read("workers"),
         threads=read("threads"),
+        pin_workers=read("pin_workers"),
         grace=declared["grace"].read(
             variables, default=str(ceil(turn_deadline) + GRACE_SECONDS_BEYOND_A_TURN)
         ),

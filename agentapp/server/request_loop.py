@@ -56,6 +56,8 @@ TakeSlot = Callable[[str], tuple[Any, Any]]
 class RequestLoop(WaitingLoop):
     """gunicorn's threaded worker with another main loop."""
 
+    processor: int | None = None  # that its threads stay on
+
     def init_process(self) -> None:
         self._connections = Connections()
         self._user_of: UserOf = nobody
@@ -69,7 +71,7 @@ class RequestLoop(WaitingLoop):
         super().init_process()
 
     def get_thread_pool(self) -> Lanes:
-        return Lanes(self.cfg.threads)
+        return Lanes(self.cfg.threads, self.processor)
 
     def configure(
         self,

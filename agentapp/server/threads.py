@@ -7,6 +7,8 @@ from collections import deque
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
 
+from agentapp.server.processors import stay_on
+
 # After a crowd has gone, its threads are not kept for ever: each has memory of its own.
 IDLE_SECONDS = 10.0
 
@@ -14,14 +16,14 @@ Work = Callable[[], None]
 
 
 class Threads:
-    """At most so many at once. The one that became idle last works next: so the others can end.
+    """At most so many at once, on one ``processor`` or on all. The one that became idle last works next: so the others can end.
 
     A `ThreadPoolExecutor` gives work to all of its threads in turn, keeps them all for ever, and makes a
     `Future` of each job, which nobody asks for here.
     """
 
-    def __init__(self, name: str, most: int) -> None:
-        self._name, self._most = name, most
+    def __init__(self, name: str, most: int, processor: int | None = None) -> None:
+        self._name, self._most, self._processor = name, most, processor
         self._lock = threading.RLock()  # gunicorn calls `shutdown` in a signal handler
         self._all: set[threading.Thread] = set()
         self._idle: list[SimpleQueue[Work | None]] = []  # of each thread the queue it waits at
@@ -55,6 +57,8 @@ class Threads:
 
     def _work(self, first: list[Work]) -> None:
         """``first`` is emptied: a thread keeps nothing of a request that it has answered."""
+        if self._processor is not None:
+            stay_on(self._processor)
         queue: SimpleQueue[Work | None] = SimpleQueue()
         work: Work | None = first.pop()
         while work is not None:

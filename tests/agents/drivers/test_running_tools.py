@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from typing import Any
+
+import pytest
 
 from agentapp.agents import (
     Agent,
@@ -50,6 +53,27 @@ def test_an_async_tool_works_with_both_drivers(play: Play) -> None:
     model: list[Any] = []
     play(calls(("later", {"word": "yes"})), "ok", team=Team(Agent("solo", "Go.", (later,))), model=model)
     assert asked(model)[1].messages[-1].results[0].content == "yes"
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two processors")
+def test_a_tool_of_a_turn_that_stays_on_one_processor_may_use_all(play: Play) -> None:
+    everywhere = os.sched_getaffinity(0)
+
+    @tool
+    def look() -> int:
+        """On how many processors it may run."""
+        return len(os.sched_getaffinity(0))
+
+    model: list[Any] = []
+
+    def turn() -> None:
+        os.sched_setaffinity(0, {min(everywhere)})  # of this thread
+        play(calls(("look", {})), "ok", team=Team(Agent("solo", "Go.", (look,))), model=model)
+
+    thread = threading.Thread(target=turn)
+    thread.start()
+    thread.join(20)
+    assert asked(model)[1].messages[-1].results[0].content == str(len(everywhere))
 
 
 def test_each_tool_has_its_scope_carried_in() -> None:

@@ -16,7 +16,8 @@ Work = Callable[[], None]
 
 
 class Threads:
-    """At most so many at once, on one ``processor`` or on all. The one that became idle last works next: so the others can end.
+    """At most so many at once, on one ``processor`` or on all. The one that became idle last works next: so
+    the others can end.
 
     A `ThreadPoolExecutor` gives work to all of its threads in turn, keeps them all for ever, and makes a
     `Future` of each job, which nobody asks for here.

@@ -21,10 +21,10 @@ from agentapp.guardrails.pages import PAGES_WORKER
 from agentapp.guardrails.seats import clear_row, make_memory
 from agentapp.instance import PRIVATE_UMASK
 from agentapp.logs import escaped, set_up
+from agentapp.processors import processors_of
 from agentapp.server import options
 from agentapp.server.logger import OneLineLogger
 from agentapp.server.memory import limit_memory
-from agentapp.server.processors import processor_of
 from agentapp.server.worker import TurnWorker
 
 limit_memory(os.environ)
@@ -155,7 +155,7 @@ def pre_fork(arbiter: Any, worker: Any) -> None:
     taken = {each.seats[1] for each in arbiter.WORKERS.values()}
     row = next(row for row in count() if row not in taken)
     worker.seats = arbiter.seats, row
-    worker.processor = processor_of(row, arbiter.cfg.workers) if _options.pin_workers else None
+    worker.processors = processors_of(row, arbiter.cfg.workers) if _options.pin_workers else None
 
 
 def child_exit(arbiter: Any, worker: Any) -> None:

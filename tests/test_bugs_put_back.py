@@ -31,15 +31,15 @@ BUGS = (
     Bug(
         "a tool on the one processor of its worker",
         "agentapp/agents/drivers/threaded.py",
-        ", on_any_processor=True)",
+        ", anywhere=True)",
         ")",
         "tests/agents/drivers/test_running_tools.py::test_a_tool_of_a_turn_that_stays_on_one_processor_may_use_all",
     ),
     Bug(
         "passwords hashed on the one processor of a worker",
         "agentapp/server/lanes.py",
-        "SIGN_IN_THREADS, SIGN_INS_WAITING, is_patient=True)",
-        "SIGN_IN_THREADS, SIGN_INS_WAITING, is_patient=True, processor=processor)",
+        "SIGN_IN_THREADS, SIGN_INS_WAITING, is_patient=True, anywhere=True",
+        "SIGN_IN_THREADS, SIGN_INS_WAITING, is_patient=True",
         "tests/server/test_processors.py::test_sign_ins_and_strangers_may_use_all_processors",
     ),
     Bug(

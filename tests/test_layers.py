@@ -18,7 +18,7 @@ LAYERS = (
     {"turns"},
     {"agents", "guardrails", "server"},
     {"config"},
-    {"events", "instance", "isolation", "parsing"},
+    {"events", "instance", "isolation", "parsing", "processors"},
     {"audit", "errors", "logs", "telemetry"},
 )
 # Third parties with an owner: nobody else may import them.

@@ -8,9 +8,11 @@ from __future__ import annotations
 import re
 from collections import Counter, deque
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 from urllib.parse import unquote, unquote_plus
 
+from agentapp.processors import Processors
 from agentapp.server.threads import Threads
 
 # A page takes a processor for milliseconds and hardly ever waits. With more threads at once each would only
@@ -64,7 +66,7 @@ class Lane:
     In a lane that ``is_patient`` nothing begins before `start` is called. If more than ``most_waiting`` wait,
     the newest of the key with the most in flight is refused, in the group with the most in flight. Of one key
     at most ``each_waiting`` wait. Of those at work at most ``beginning`` have not said yet that they have
-    `begun`.
+    `begun`. What takes a processor for long may run ``anywhere``.
     """
 
     def __init__(
@@ -77,13 +79,14 @@ class Lane:
         *,
         is_patient: bool = False,
         beginning: int | None = None,
-        processor: int | None = None,
+        processors: Processors | None = None,
+        anywhere: bool = False,
     ) -> None:
         self._is_patient = is_patient
         self._beginning, self._most_beginning = 0, beginning or threads
         self._most_waiting, self._each_waiting = most_waiting, each_waiting or most_waiting
         self.waiting = 0
-        self._threads = Threads(f"agentapp-{name}", threads, processor)
+        self._threads = Threads(f"agentapp-{name}", threads, processors, anywhere=anywhere)
         self.each, self._most_threads, self._free = each, threads, threads
         self._at_work: Counter[str] = Counter()
         self._queues: dict[str, _Queue] = {}
@@ -248,27 +251,22 @@ class _Queue:
 class Lanes:
     """Health checks, sign-ins, strangers, pages, stops and turns never wait for each other."""
 
-    def __init__(self, threads: int, processor: int | None = None) -> None:
-        self.turns = Lane(
-            "turn",
-            threads,
-            threads,
-            TURNS_WAITING,
-            LONG_WAITING_EACH,
-            beginning=TURNS_BEGINNING,
-            processor=processor,
+    def __init__(self, threads: int, processors: Processors | None = None) -> None:
+        lane = partial(Lane, processors=processors)
+        self.turns = lane(
+            "turn", threads, threads, TURNS_WAITING, LONG_WAITING_EACH, beginning=TURNS_BEGINNING
         )
-        self._followers = Lane(
-            "follow", threads, threads, FOLLOWERS_WAITING, LONG_WAITING_EACH, processor=processor
-        )
-        self._stops = Lane("stop", STOP_THREADS, STOP_THREADS // 4, STOPS_WAITING, processor=processor)
-        self.pages = Lane("page", PAGE_THREADS, PAGE_THREADS // 4, PAGES_WAITING, processor=processor)
-        self.strangers = Lane(
-            "stranger", STRANGER_THREADS, STRANGER_THREADS, STRANGERS_WAITING, is_patient=True
+        self._followers = lane("follow", threads, threads, FOLLOWERS_WAITING, LONG_WAITING_EACH)
+        self._stops = lane("stop", STOP_THREADS, STOP_THREADS // 4, STOPS_WAITING)
+        self.pages = lane("page", PAGE_THREADS, PAGE_THREADS // 4, PAGES_WAITING)
+        self.strangers = lane(
+            "stranger", STRANGER_THREADS, STRANGER_THREADS, STRANGERS_WAITING, is_patient=True, anywhere=True
         )
         # Each takes a processor for a tenth of a second: nobody's page waits for that.
-        self._sign_ins = Lane("sign-in", SIGN_IN_THREADS, SIGN_IN_THREADS, SIGN_INS_WAITING, is_patient=True)
-        self._health = {path: Lane(path[1:], 1, 1, HEALTH_WAITING) for path in HEALTH_PATHS}
+        self._sign_ins = lane(
+            "sign-in", SIGN_IN_THREADS, SIGN_IN_THREADS, SIGN_INS_WAITING, is_patient=True, anywhere=True
+        )
+        self._health = {path: lane(path[1:], 1, 1, HEALTH_WAITING) for path in HEALTH_PATHS}
 
     def limit_long(self, each: int) -> None:
         """How many turns, and how many streams that follow one, of one user may be at work at once."""

@@ -16,6 +16,7 @@ from functools import partial
 from math import ceil
 from typing import Any
 
+from agentapp.processors import Processors
 from agentapp.server.connection import ClientGone, Connection
 from agentapp.server.connections import Connections, Waits
 from agentapp.server.deferred import Deferred
@@ -56,7 +57,7 @@ TakeSlot = Callable[[str], tuple[Any, Any]]
 class RequestLoop(WaitingLoop):
     """gunicorn's threaded worker with another main loop."""
 
-    processor: int | None = None  # that its threads stay on
+    processors: Processors | None = None  # if its threads are to stay on one
 
     def init_process(self) -> None:
         self._connections = Connections()
@@ -71,7 +72,9 @@ class RequestLoop(WaitingLoop):
         super().init_process()
 
     def get_thread_pool(self) -> Lanes:
-        return Lanes(self.cfg.threads, self.processor)
+        if self.processors is not None:
+            self.processors.use_one()
+        return Lanes(self.cfg.threads, self.processors)
 
     def configure(
         self,

@@ -5,9 +5,10 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from queue import Empty, SimpleQueue
 
-from agentapp.server.processors import stay_on
+from agentapp.processors import Processors, new_thread
 
 # After a crowd has gone, its threads are not kept for ever: each has memory of its own.
 IDLE_SECONDS = 10.0
@@ -16,15 +17,18 @@ Work = Callable[[], None]
 
 
 class Threads:
-    """At most so many at once, on one ``processor`` or on all. The one that became idle last works next: so
-    the others can end.
+    """At most so many at once. The one that became idle last works next: so the others can end. They stay on
+    the worker's processor, or may run ``anywhere``.
 
     A `ThreadPoolExecutor` gives work to all of its threads in turn, keeps them all for ever, and makes a
     `Future` of each job, which nobody asks for here.
     """
 
-    def __init__(self, name: str, most: int, processor: int | None = None) -> None:
-        self._name, self._most, self._processor = name, most, processor
+    def __init__(
+        self, name: str, most: int, processors: Processors | None = None, *, anywhere: bool = False
+    ) -> None:
+        self._name, self._most = name, most
+        self._processors, self._anywhere = processors, anywhere
         self._lock = threading.RLock()  # gunicorn calls `shutdown` in a signal handler
         self._all: set[threading.Thread] = set()
         self._idle: list[SimpleQueue[Work | None]] = []  # of each thread the queue it waits at
@@ -41,7 +45,8 @@ class Threads:
             elif len(self._all) >= self._most:
                 self._waiting.append(work)
             else:
-                thread = threading.Thread(target=self._work, args=([work],), name=self._name, daemon=True)
+                first = partial(self._work, [work])
+                thread = new_thread(first, self._name, self._processors, anywhere=self._anywhere)
                 self._all.add(thread)
                 thread.start()
 
@@ -58,8 +63,6 @@ class Threads:
 
     def _work(self, first: list[Work]) -> None:
         """``first`` is emptied: a thread keeps nothing of a request that it has answered."""
-        if self._processor is not None:
-            stay_on(self._processor)
         queue: SimpleQueue[Work | None] = SimpleQueue()
         work: Work | None = first.pop()
         while work is not None:

@@ -123,9 +123,7 @@ class AsyncDriver:
 
             return asyncio.ensure_future(self._binder.carried(context.scope, run_async)())
         run = self._binder.carried(context.scope, lambda: tool.call(context, call))
-        return asyncio.wrap_future(
-            run_in_own_thread(run, f"agentapp-tool-{tool.name}", on_any_processor=True)
-        )
+        return asyncio.wrap_future(run_in_own_thread(run, f"agentapp-tool-{tool.name}", anywhere=True))
 
     async def _wait_for(self, jobs: list[Job], turn_ends: float, halted: AsyncHalt) -> AsyncGenerator[None]:
         """Until the tools are done or their time is up. Yields now and then while some are running."""

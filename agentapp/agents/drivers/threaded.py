@@ -192,7 +192,7 @@ class ThreadedDriver:
         if tool is None:
             return None
         run = self._binder.carried(context.scope, lambda: _finish(tool.call(context, call)))
-        return run_in_own_thread(run, f"agentapp-tool-{tool.name}", on_any_processor=True)
+        return run_in_own_thread(run, f"agentapp-tool-{tool.name}", anywhere=True)
 
     def _result(self, scope: Scope, call: ToolCall, job: Job) -> ToolResult:
         if job is None:

@@ -20,6 +20,7 @@ from agentapp.agents import (
 )
 from agentapp.agents.tool import ToolContext
 from agentapp.isolation import ContextBinder, RequestScope, ThreadBinder
+from agentapp.processors import Processors, new_thread
 from tests.agents.playing import A, Play, Played, asked
 from tests.support.scripted import AsyncScripted, Scripted, calls, scope
 
@@ -57,7 +58,7 @@ def test_an_async_tool_works_with_both_drivers(play: Play) -> None:
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two processors")
 def test_a_tool_of_a_turn_that_stays_on_one_processor_may_use_all(play: Play) -> None:
-    everywhere = os.sched_getaffinity(0)
+    everywhere = frozenset(os.sched_getaffinity(0))
 
     @tool
     def look() -> int:
@@ -67,10 +68,9 @@ def test_a_tool_of_a_turn_that_stays_on_one_processor_may_use_all(play: Play) ->
     model: list[Any] = []
 
     def turn() -> None:
-        os.sched_setaffinity(0, {min(everywhere)})  # of this thread
         play(calls(("look", {})), "ok", team=Team(Agent("solo", "Go.", (look,))), model=model)
 
-    thread = threading.Thread(target=turn)
+    thread = new_thread(turn, "turn", Processors(min(everywhere), everywhere))
     thread.start()
     thread.join(20)
     assert asked(model)[1].messages[-1].results[0].content == str(len(everywhere))

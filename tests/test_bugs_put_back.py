@@ -1000,7 +1000,7 @@ BUGS = (
     ),
     Bug(
         "a connection that its server has closed is used again",
-        "agentapp/agents/providers/anthropic/transport.py",
+        "agentapp/agents/providers/anthropic/connection.py",
         "        return not idle.poll(0)\n",
         "        return True\n",
         "tests/agents/providers/anthropic/test_transport.py::"
@@ -1038,18 +1038,18 @@ BUGS = (
     ),
     Bug(
         "what the SDK says once is said again for somebody else",
-        "agentapp/agents/providers/anthropic/clients.py",
-        "        self._is_repeatable = built is not None and now_built.is_like(built)\n",
-        "        self._is_repeatable = built is not None\n",
-        "tests/agents/providers/anthropic/test_clients.py::"
+        "agentapp/agents/providers/anthropic/repeating.py",
+        "        self._is_repeatable = before is not None and self._is_like(before)\n",
+        "        self._is_repeatable = before is not None\n",
+        "tests/agents/providers/anthropic/test_repeating.py::"
         "test_what_the_sdk_says_anew_each_time_is_not_said_again",
     ),
     Bug(
         "a cookie of the API is lost",
-        "agentapp/agents/providers/anthropic/clients.py",
+        "agentapp/agents/providers/anthropic/repeating.py",
         "            cookies.set_cookie_header(request)\n",
         "            pass\n",
-        "tests/agents/providers/anthropic/test_clients.py::test_a_cookie_is_sent_back_as_long_as_it_is_there",
+        "tests/agents/providers/anthropic/test_repeating.py::test_a_cookie_is_sent_back_as_long_as_it_is_there",
     ),
     Bug(
         "a line feed that comes after its return ends another line",

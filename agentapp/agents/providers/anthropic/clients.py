@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from typing import Any, Generic, TypeVar
 
 import anthropic
-import httpx2
 
 from agentapp.agents.providers.anthropic.errors import UnusableKey
 
@@ -17,67 +16,6 @@ DEFAULT_BASE_URL = "https://api.anthropic.com"
 CALLS_PER_CLIENT = 32
 
 C = TypeVar("C")
-
-
-class QuickClient(anthropic.Anthropic):
-    """A client for one kind of request, of which only the content and the cookies change.
-
-    The SDK builds the address and the headers anew for each request, which takes longer than to send it. Once
-    it has built the same twice, they are used again. That it does this in `_build_request` is not promised: a
-    version that does not just takes its time.
-    """
-
-    _built: _Built | None = None
-    _is_repeatable = False
-
-    @property
-    def user_agent(self) -> str:
-        """That of the SDK, which would say the name of this class."""
-        return f"Anthropic/Python {anthropic.__version__}"
-
-    def _build_request(self, options: Any, **more: Any) -> httpx2.Request:
-        built = self._built
-        if built is not None and self._is_repeatable and built.is_for(options):
-            return built.with_content(options.content, self._client.cookies)
-        request = super()._build_request(options, **more)
-        now_built = _Built(options.url, options.timeout, request)
-        self._is_repeatable = built is not None and now_built.is_like(built)
-        self._built = now_built
-        return request
-
-
-class _Built:
-    """A request that the SDK has built, but for its content and cookies."""
-
-    def __init__(self, url: str, timeout: object, request: httpx2.Request) -> None:
-        self._path, self._timeout = url, timeout
-        self._url, self._extensions = request.url, request.extensions
-        self._headers = httpx2.Headers(request.headers)
-        self._headers["content-length"] = "0"
-        self._headers.pop("cookie", None)
-
-    def is_for(self, options: Any) -> bool:
-        """Whether these are the options that it was built for, but for the content."""
-        is_plain = isinstance(options.content, bytes) and not options.headers and not options.params
-        return is_plain and options.url == self._path and options.timeout == self._timeout
-
-    def is_like(self, other: _Built) -> bool:
-        ours, theirs = self._headers.raw, other._headers.raw
-        return (self._url, self._extensions, ours) == (other._url, other._extensions, theirs)
-
-    def with_content(self, content: bytes, cookies: httpx2.Cookies) -> httpx2.Request:
-        headers = httpx2.Headers(self._headers)
-        headers["content-length"] = str(len(content))
-        request = httpx2.Request(
-            "POST",
-            self._url,
-            headers=headers,
-            stream=httpx2.ByteStream(content),
-            extensions=self._extensions,
-        )
-        if cookies:
-            cookies.set_cookie_header(request)
-        return request
 
 
 class OwnedClient(Generic[C]):

@@ -6,7 +6,7 @@ import asyncio
 import math
 import os
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import closing, suppress
 from typing import Any
 from urllib.request import getproxies
@@ -24,21 +24,15 @@ from agentapp.agents.providers.anthropic.cancelling import (
     register_response,
     sending_for,
 )
-from agentapp.agents.providers.anthropic.clients import (
-    OwnedClient,
-    QuickClient,
-    SharedClients,
-    client_maker,
-    key_of,
-)
+from agentapp.agents.providers.anthropic.clients import OwnedClient, SharedClients, client_maker, key_of
 from agentapp.agents.providers.anthropic.errors import UnusableKey, writing_request
 from agentapp.agents.providers.anthropic.event_data import EventDataDecoder
 from agentapp.agents.providers.anthropic.messages import Assembler, joined, request_for, write_json
-from agentapp.agents.providers.anthropic.transport import DirectTransport
+from agentapp.agents.providers.anthropic.repeating import EVENTS, QuickClient
+from agentapp.agents.providers.anthropic.transport import AnswerStream, DirectTransport
 from agentapp.errors import ProviderGarbled
 from agentapp.events import Usage
 
-EVENTS = Stream[RawMessageStreamEvent]
 # How many connections there are is limited by how many turns there are. To make one takes longer than a call.
 LIMITS = httpx2.Limits(max_connections=None, max_keepalive_connections=None, keepalive_expiry=30.0)
 
@@ -106,10 +100,8 @@ class AnthropicProvider:
             answer.sent()
         with writing_request(), sending_for(Sending(call.cancellation, answer.sent, call.waiting)):
             stream = self._open(client, call)
-        response = stream.response if isinstance(stream, Stream) else stream
         with closing(stream):
-            register_response(call.cancellation, response, lambda: answer.complete)
-            for received in response.iter_bytes():
+            for received in _received(stream, call, answer):
                 said_something = False
                 for piece in joined(map(answer.feed, decoder.decode(received))):
                     yield piece
@@ -119,9 +111,11 @@ class AnthropicProvider:
                 else:
                     _check_silence(time.monotonic() - last_piece, call)
 
-    def _open(self, client: anthropic.Anthropic, call: ModelCall) -> EVENTS | httpx2.Response:
+    def _open(self, client: anthropic.Anthropic, call: ModelCall) -> AnswerStream | httpx2.Response | EVENTS:
         request = request_for(call, self._prompt_cache)
-        return _create(client, request) if self._is_callers_client else _send(client, request)
+        if self._is_callers_client or not isinstance(client, QuickClient):
+            return _create(client, request)
+        return _send(client, request)
 
     def close(self) -> None:
         if (clients := self._clients.drop(os.getpid())) is not None:
@@ -129,9 +123,7 @@ class AnthropicProvider:
                 client.close()
 
 
-def _shared(
-    make: Callable[..., anthropic.Anthropic], *, is_direct: bool
-) -> SharedClients[anthropic.Anthropic]:
+def _shared(make: Callable[..., QuickClient], *, is_direct: bool) -> SharedClients[anthropic.Anthropic]:
     certificates = httpx2.create_ssl_context()  # takes long to make, and is the same for all
 
     def make_client() -> anthropic.Anthropic:
@@ -141,6 +133,7 @@ def _shared(
     if is_direct:
         direct = DirectTransport(certificates)
         client = make(http_client=anthropic.DefaultHttpxClient(transport=direct, follow_redirects=False))
+        client.direct = direct
         return SharedClients(lambda: client, math.inf)
 
     return SharedClients(make_client)
@@ -156,13 +149,20 @@ def _create(client: anthropic.Anthropic, request: dict[str, Any]) -> Stream[RawM
     )
 
 
-def _send(client: anthropic.Anthropic, request: dict[str, Any]) -> EVENTS | httpx2.Response:
+def _send(client: QuickClient, request: dict[str, Any]) -> AnswerStream | httpx2.Response | EVENTS:
     """The same for a client of our own, with a body that is written already and an answer that we read."""
-    options: RequestOptions = {"timeout": request.pop("timeout")}
-    body = write_json({**request, "stream": True}).encode()
-    return client.post(
-        "/v1/messages", cast_to=httpx2.Response, content=body, options=options, stream=True, stream_cls=EVENTS
-    )
+    timeout = request.pop("timeout")
+    return client.send("/v1/messages", write_json({**request, "stream": True}).encode(), timeout)
+
+
+def _received(
+    stream: AnswerStream | httpx2.Response | EVENTS, call: ModelCall, answer: Assembler
+) -> Iterable[bytes]:
+    if isinstance(stream, AnswerStream):
+        return stream
+    response = stream.response if isinstance(stream, Stream) else stream
+    register_response(call.cancellation, response, lambda: answer.complete)
+    return response.iter_bytes()
 
 
 class AsyncAnthropicProvider:

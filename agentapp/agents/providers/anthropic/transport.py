@@ -6,36 +6,23 @@ no way to give up a call. This one does what the Messages API needs; behind a pr
 
 from __future__ import annotations
 
-import select
 import socket
 import ssl
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from types import MappingProxyType
-from typing import NamedTuple, TypeVar
 
 import httptools
 import httpx2
 
-from agentapp.agents.provider import Cancellation, Waiting
-from agentapp.agents.providers.anthropic.cancelling import Sending, current_sending, opened, shut_down
+from agentapp.agents.providers.anthropic.cancelling import Sending, current_sending, opened
+from agentapp.agents.providers.anthropic.connection import KEEPALIVE_SECONDS, Connection, Origin
 
-T = TypeVar("T")
-
-RECEIVE_BYTES = 64 * 1024
 MAX_HEAD_BYTES = 64 * 1024
-# A connection that was idle for longer is not used again: the other side may be about to close it.
-KEEPALIVE_SECONDS = 30.0
 DEFAULT_PORTS: Mapping[str, int] = MappingProxyType({"http": 80, "https": 443})
-
-
-class Origin(NamedTuple):
-    scheme: str
-    host: str
-    port: int
 
 
 class DirectTransport(httpx2.BaseTransport):
@@ -48,9 +35,13 @@ class DirectTransport(httpx2.BaseTransport):
         self._free: dict[Origin, deque[Connection]] = {}  # the one that was used last at the end
 
     def handle_request(self, request: httpx2.Request) -> httpx2.Response:
-        message, sending = _head_of(request) + request.read(), current_sending()
-        timeouts: dict[str, float | None] = request.extensions.get("timeout", {})
-        connection = self._connection(_origin_of(request.url), sending, timeouts.get("connect"))
+        timeouts = request.extensions.get("timeout", {})
+        message = b"%s\r\n%s" % (head_of(request), request.read())
+        return self.response_to(self.ask(origin_of(request.url), message, timeouts))
+
+    def ask(self, origin: Origin, message: bytes, timeouts: Mapping[str, float | None]) -> Answer:
+        """Send the bytes of a request, and read the head of the answer."""
+        connection = self._connection(origin, current_sending(), timeouts.get("connect"))
         try:
             connection.send(message, timeouts.get("write"))
             answer = Answer(connection, timeouts.get("read"))
@@ -58,6 +49,9 @@ class DirectTransport(httpx2.BaseTransport):
         except BaseException:
             connection.close()
             raise
+        return answer
+
+    def response_to(self, answer: Answer) -> httpx2.Response:
         return httpx2.Response(
             answer.status,
             headers=answer.headers,
@@ -116,91 +110,6 @@ class DirectTransport(httpx2.BaseTransport):
         return connected
 
 
-class Connection:
-    """It serves one call after the other, and belongs to the one that it was assigned to last."""
-
-    def __init__(self, origin: Origin, connected: socket.socket) -> None:
-        self.origin, self.idle_since = origin, 0.0
-        self._socket, self._timeout = connected, connected.gettimeout()
-        self._lock = threading.Lock()
-        self._owner: Cancellation | None = None
-        self._sending: Sending | None = None
-        self._is_down = False
-
-    def is_alive(self) -> bool:
-        """Nothing is to be read from a connection that is idle, except its end."""
-        if time.monotonic() - self.idle_since > KEEPALIVE_SECONDS:
-            return False
-        idle = select.poll()
-        idle.register(self._socket, select.POLLIN)
-        return not idle.poll(0)
-
-    def assign(self, sending: Sending | None) -> bool:
-        """False if the call before was given up at the very moment at which its answer was complete."""
-        call = sending and sending.cancellation
-        with self._lock:
-            if self._is_down:
-                return False
-            self._owner, self._sending = call, sending
-        if call is not None:
-            call.on_cancel(partial(self._shut_down_for, call))
-        return True
-
-    def send(self, message: bytes, seconds: float | None) -> None:
-        if self._sending is not None:
-            self._sending.on_sent()
-        unsent = memoryview(message)
-        try:
-            while unsent:
-                unsent = unsent[self._wait(partial(self._send, unsent), seconds) :]
-        except TimeoutError as error:
-            raise httpx2.WriteTimeout(str(error)) from None
-        except OSError as error:
-            raise httpx2.WriteError(str(error)) from error
-
-    def receive(self, seconds: float | None) -> bytes:
-        """Empty if the other side has hung up."""
-        try:
-            return self._wait(self._receive, seconds)
-        except TimeoutError as error:
-            raise httpx2.ReadTimeout(str(error)) from None
-        except OSError as error:
-            raise httpx2.ReadError(str(error)) from error
-
-    def close(self) -> None:
-        with self._lock:
-            self._socket.close()
-
-    def forget_call(self) -> None:
-        with self._lock:
-            self._owner = self._sending = None
-
-    def _wait(self, attempt: Callable[[float | None], T], seconds: float | None) -> T:
-        waiting: Waiting | None = self._sending and self._sending.waiting
-        return attempt(seconds) if waiting is None else waiting.wait_for(attempt)
-
-    def _send(self, data: memoryview, seconds: float | None) -> int:
-        self._set_timeout(seconds)
-        return self._socket.send(data)
-
-    def _receive(self, seconds: float | None) -> bytes:
-        self._set_timeout(seconds)
-        return self._socket.recv(RECEIVE_BYTES)
-
-    def _set_timeout(self, seconds: float | None) -> None:
-        """Only if it changes: it is a call of the system, and each lets other threads go first."""
-        if seconds != self._timeout:
-            self._timeout = seconds
-            self._socket.settimeout(seconds)
-
-    def _shut_down_for(self, call: Cancellation) -> None:
-        # The lock keeps the socket from being closed meanwhile: its number could be another connection's.
-        with self._lock:
-            if self._owner is call:
-                self._is_down = True
-                shut_down(self._socket)
-
-
 class Answer:
     """One response, as far as it has come. The parser calls the methods that begin with ``on_``."""
 
@@ -236,6 +145,11 @@ class Answer:
                 self._is_whole = True
         body, self._body = b"".join(self._body), []
         return body
+
+    @property
+    def is_for_httpx(self) -> bool:
+        """Whether the client has something to do with it: to unpack it, or to keep its cookies."""
+        return any(name.lower() in (b"content-encoding", b"set-cookie") for name, _ in self.headers)
 
     @property
     def _has_length(self) -> bool:
@@ -293,15 +207,16 @@ class AnswerStream(httpx2.SyncByteStream):
             answer.connection.close()
 
 
-def _origin_of(url: httpx2.URL) -> Origin:
+def origin_of(url: httpx2.URL) -> Origin:
     if url.scheme not in DEFAULT_PORTS:
         raise httpx2.UnsupportedProtocol(f"an address begins with http:// or https://, not {url.scheme!r}")
     return Origin(url.scheme, url.raw_host.decode("ascii"), url.port or DEFAULT_PORTS[url.scheme])
 
 
-def _head_of(request: httpx2.Request) -> bytes:
+def head_of(request: httpx2.Request) -> bytes:
+    """Its first lines, without the empty one that ends them."""
     lines = [b"%s %s HTTP/1.1" % (request.method.encode("ascii"), request.url.raw_path)]
     lines += [b"%s: %s" % header for header in request.headers.raw]
     if any(b"\r" in line or b"\n" in line for line in lines):
         raise httpx2.LocalProtocolError("a header holds a line break")
-    return b"\r\n".join((*lines, b"", b""))
+    return b"\r\n".join((*lines, b""))

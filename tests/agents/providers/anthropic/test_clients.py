@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import os
-import secrets
 import threading
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from itertools import zip_longest
-from typing import Any
 
 import anthropic
-import httpx2
 import pytest
 
 from agentapp.agents.providers.anthropic import AnthropicProvider, AsyncAnthropicProvider
-from agentapp.agents.providers.anthropic.clients import OwnedClient, QuickClient, SharedClients
+from agentapp.agents.providers.anthropic.clients import OwnedClient, SharedClients
 from agentapp.errors import ProviderBusy
 from tests.agents.providers.anthropic.asking import KEY, InLoop, Threaded, call, reply_of
 from tests.support.messages_api import MessagesApi, Script
@@ -142,80 +138,3 @@ def test_a_request_that_is_not_built_anew_is_like_the_first(api: MessagesApi) ->
 def said_last(request: Recorded) -> str:
     text: str = request.json["messages"][-1]["content"][-1]["text"]
     return text
-
-
-def test_what_the_sdk_says_anew_each_time_is_not_said_again() -> None:
-    """Such as a key that makes the API answer two requests alike: they may be of two people."""
-
-    class OfTheFuture(QuickClient):
-        def _build_headers(self, options: Any, **more: Any) -> httpx2.Headers:
-            headers = super()._build_headers(options, **more)
-            headers["x-said-once"] = secrets.token_hex()
-            return headers
-
-    with recording(OfTheFuture) as (client, sent):
-        for _ in range(5):
-            post(client)
-    assert len({request.headers["x-said-once"] for request in sent}) == 5
-
-
-def test_another_timeout_or_address_or_header_is_not_forgotten() -> None:
-    with recording(QuickClient) as (client, sent):
-        for seconds in (5.0, 5.0, 5.0, 7.0, 7.0, 7.0):
-            timeout = httpx2.Timeout(seconds)
-            client.post("/a", cast_to=httpx2.Response, content=b"1", options={"timeout": timeout})
-        client.post("/b", cast_to=httpx2.Response, content=b"22", options={"timeout": timeout})
-        options: anthropic.RequestOptions = {"timeout": timeout, "headers": {"X-Mine": "yes"}}
-        client.post("/b", cast_to=httpx2.Response, content=b"333", options=options)
-        client.post("/b", cast_to=httpx2.Response, body={"a": "b"}, options={"timeout": timeout})
-    assert [request.extensions["timeout"]["read"] for request in sent] == [5, 5, 5, 7, 7, 7, 7, 7, 7]
-    assert [request.headers["x-stainless-read-timeout"] for request in sent[2:5]] == ["5.0", "7.0", "7.0"]
-    assert [request.url.path for request in sent[5:]] == ["/gate/a", "/gate/b", "/gate/b", "/gate/b"]
-    assert [request.headers.get("x-mine") for request in sent[5:]] == [None, None, "yes", None]
-    assert [request.content for request in sent[5:]] == [b"1", b"22", b"333", b'{"a":"b"}']
-
-
-def test_a_cookie_is_sent_back_as_long_as_it_is_there() -> None:
-    """As the API's own proxy sets them."""
-    with recording(QuickClient, **{"set-cookie": "tick=1"}) as (client, sent):
-        for _ in range(4):
-            post(client)
-        client._client.cookies.clear()
-        post(client)
-    assert [request.headers.get("cookie") for request in sent] == [None, *["tick=1"] * 3, None]
-
-
-def test_the_third_request_of_a_kind_is_not_built_by_the_sdk() -> None:
-    built: list[Any] = []
-
-    class Counting(QuickClient):
-        def _build_headers(self, options: Any, **more: Any) -> httpx2.Headers:
-            built.append(options)
-            return super()._build_headers(options, **more)
-
-    with recording(Counting) as (client, sent):
-        for _ in range(4):
-            post(client)
-    assert len(sent) == 4
-    assert len(built) == 2
-
-
-def post(client: QuickClient) -> None:
-    """As the provider does it: with a timeout of its own."""
-    options: anthropic.RequestOptions = {"timeout": httpx2.Timeout(5.0)}
-    client.post("/v1/messages", cast_to=httpx2.Response, content=b"{}", options=options)
-
-
-@contextmanager
-def recording(kind: type[QuickClient], **headers: str) -> Iterator[tuple[QuickClient, list[httpx2.Request]]]:
-    """A client that reaches nobody, and what it has sent."""
-    sent: list[httpx2.Request] = []
-
-    def answer(request: httpx2.Request) -> httpx2.Response:
-        request.read()
-        sent.append(request)
-        return httpx2.Response(200, json={}, headers=headers)
-
-    network = httpx2.Client(transport=httpx2.MockTransport(answer))
-    with kind(api_key=KEY, base_url="http://api.test/gate", max_retries=0, http_client=network) as client:
-        yield client, sent

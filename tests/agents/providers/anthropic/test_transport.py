@@ -18,12 +18,8 @@ from agentapp.agents.drivers.in_place import WaitInPlace
 from agentapp.agents.drivers.shared import Deadlines, nothing
 from agentapp.agents.provider import Cancellation
 from agentapp.agents.providers.anthropic.cancelling import Sending, sending_for
-from agentapp.agents.providers.anthropic.transport import (
-    KEEPALIVE_SECONDS,
-    MAX_HEAD_BYTES,
-    Connection,
-    DirectTransport,
-)
+from agentapp.agents.providers.anthropic.connection import KEEPALIVE_SECONDS, Connection
+from agentapp.agents.providers.anthropic.transport import MAX_HEAD_BYTES, DirectTransport
 
 PEM = Path(__file__).parents[3] / "support" / "localhost.pem"
 OK = b"HTTP/1.1 200 OK\r\n"

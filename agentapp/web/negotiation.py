@@ -16,4 +16,7 @@ def wants_page() -> bool:
 
 def answer_kind() -> str:
     """The form of answer that is asked for. A client that accepts anything gets the same as a plain form."""
+    asked = request.environ.get("HTTP_ACCEPT")
+    if asked in (EVENTS, JSON):  # as most scripts do, so that nothing is left to weigh up
+        return str(asked)
     return request.accept_mimetypes.best_match([PAGE, EVENTS, JSON], default=PAGE)

@@ -30,14 +30,13 @@ from agentapp.errors import BadRequest, GuardrailRefused, NotFound, WrongPasswor
 from agentapp.storage.accounts import LOGIN_LIFETIME, SETUP_LINK_USED
 from agentapp.storage.names import normalise_name
 from agentapp.storage.values import User
-from agentapp.web.csrf import Csrf
 from agentapp.web.ended_logins import EndedLogins
 from agentapp.web.incoming import field, local_path, next_field
 from agentapp.web.known_browser import known_browser, remember_browser
 from agentapp.web.negotiation import wants_page
 from agentapp.web.parts import parts
 from agentapp.web.problems import problem_of, status_of, with_retry_after
-from agentapp.web.sessions import Sessions
+from agentapp.web.sessions import Csrf, Sessions
 
 # In the signed cookie, only for `user_of` and `tenant_of`: it is the login that says who it is.
 USER, TENANT = "agentapp_user", "agentapp_tenant"

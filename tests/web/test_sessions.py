@@ -9,9 +9,8 @@ from flask import Flask
 from itsdangerous import BadSignature, SignatureExpired
 
 from agentapp.storage.accounts import LOGIN_LIFETIME
-from agentapp.web import remembered
-from agentapp.web.remembered import Remembered
-from agentapp.web.sessions import Sessions
+from agentapp.web import sessions as module
+from agentapp.web.sessions import Remembered, Sessions
 from tests.support.users import JSON, Person, sign_in
 
 AGE = int(LOGIN_LIFETIME.total_seconds())
@@ -112,7 +111,7 @@ def test_a_session_that_did_not_change_is_not_sent_again(ann: Person) -> None:
 def test_no_more_is_remembered_than_so_many_and_the_oldest_is_forgotten(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(remembered, "MOST_REMEMBERED", 2)
+    monkeypatch.setattr(module, "MOST_REMEMBERED", 2)
     found: Remembered[int] = Remembered()
     for number, text in enumerate(("a", "b", "a", "c")):
         found.put(text, number)
@@ -123,7 +122,7 @@ def test_no_more_is_remembered_than_so_many_and_the_oldest_is_forgotten(
 def test_cookies_fill_no_more_memory_than_that(
     app: Flask, sessions: Sessions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(remembered, "MOST_REMEMBERED", 3)
+    monkeypatch.setattr(module, "MOST_REMEMBERED", 3)
     for number in range(9):
         assert sessions.loads(signed(app, number=number)) == {"number": number}
     assert len(sessions._cookies) == 3

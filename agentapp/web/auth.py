@@ -20,11 +20,10 @@ from flask import (
     session,
     url_for,
 )
-from flask.sessions import SecureCookieSessionInterface
 from flask.typing import ResponseReturnValue
 from flask_login import LoginManager, UserMixin, current_user, login_user, logout_user
-from flask_wtf.csrf import CSRFProtect, generate_csrf
-from itsdangerous import BadSignature, URLSafeTimedSerializer
+from flask_wtf.csrf import generate_csrf
+from itsdangerous import BadSignature
 from werkzeug.sansio.http import parse_cookie  # as Flask does; the other one refuses what is not UTF-8
 
 from agentapp.errors import BadRequest, GuardrailRefused, NotFound, WrongPassword
@@ -32,27 +31,18 @@ from agentapp.storage.accounts import LOGIN_LIFETIME, SETUP_LINK_USED
 from agentapp.storage.names import normalise_name
 from agentapp.storage.values import User
 from agentapp.web.ended_logins import EndedLogins
-from agentapp.web.incoming import field, json_csrf_token, local_path, next_field
+from agentapp.web.incoming import field, local_path, next_field
 from agentapp.web.known_browser import known_browser, remember_browser
 from agentapp.web.negotiation import wants_page
 from agentapp.web.parts import parts
 from agentapp.web.problems import problem_of, status_of, with_retry_after
+from agentapp.web.sessions import Csrf, Sessions
 
 # In the signed cookie, only for `user_of` and `tenant_of`: it is the login that says who it is.
 USER, TENANT = "agentapp_user", "agentapp_tenant"
 TENANTS_REMEMBERED = 10_000
 
 blueprint = Blueprint("auth", __name__)
-
-
-class Sessions(SecureCookieSessionInterface):
-    """Flask's own, with a signer that is made once and not for each request."""
-
-    def __init__(self, app: Flask) -> None:
-        self._signer = super().get_signing_serializer(app)
-
-    def get_signing_serializer(self, app: Flask) -> URLSafeTimedSerializer | None:
-        return self._signer
 
 
 class SignedIn(UserMixin):  # type: ignore[misc]
@@ -71,12 +61,11 @@ class _Logins(LoginManager):  # type: ignore[misc]
     def _load_user_from_remember_cookie(self, cookie: str) -> None:
         return None
 
-
-class _Csrf(CSRFProtect):  # type: ignore[misc]
-    """The token may come in a JSON body too, under the same name as in a form."""
-
-    def _get_csrf_token(self) -> str | None:
-        return super()._get_csrf_token() or json_csrf_token()
+    def _session_protection_failed(self) -> bool:
+        """It is off, for it trusts the address in X-Forwarded-For, which anybody can send. flask-login would
+        make a digest of that address for each request all the same.
+        """
+        return False
 
 
 def init_app(app: Flask) -> None:
@@ -93,36 +82,34 @@ def init_app(app: Flask) -> None:
         # cookie that an attacker plants over plain HTTP, and the __Host- name already does.
         WTF_CSRF_SSL_STRICT=False,
     )
-    app.session_interface = Sessions(app)
+    app.session_interface = sessions = Sessions(app)
     manager = _Logins()
     # Its context processor would look up the login once more, and so fail again, while the page is made that
     # says that the database is away.
     manager.init_app(app, add_context_processor=False)
-    # Its session protection trusts the address in X-Forwarded-For, which anybody can send.
     manager.session_protection = None
     manager.user_loader(_load_login)
-    _Csrf(app)
+    Csrf(app)
     app.extensions["agentapp.ended_logins"] = ended = EndedLogins()
     tenants: dict[str, str] = {}  # of the users whose cookies came last
-    app.extensions["agentapp.user_of"] = _make_user_of(app, ended, tenants)
+    app.extensions["agentapp.user_of"] = _make_user_of(sessions, ended, tenants)
     app.extensions["agentapp.tenant_of"] = tenants.get
 
 
-def _make_user_of(app: Flask, ended: EndedLogins, tenants: dict[str, str]) -> Callable[[str], str | None]:
-    signer = Sessions(app).get_signing_serializer(app)
-    name, max_age = app.config["SESSION_COOKIE_NAME"], int(LOGIN_LIFETIME.total_seconds())
-
+def _make_user_of(
+    sessions: Sessions, ended: EndedLogins, tenants: dict[str, str]
+) -> Callable[[str], str | None]:
     def user_of(cookies: str) -> str | None:
         """Whose cookies these are, as far as that can be told without the database; None if nobody signed in
         with them. The server shares out its threads by it, before it is known if the login has ended.
 
         Only the server's main loop calls it, so nothing is locked. It notes the user's tenant in ``tenants``.
         """
-        value = parse_cookie(cookies).get(name)
-        if not value or signer is None:
+        value = parse_cookie(cookies).get(sessions.name)
+        if not value:
             return None
         try:
-            kept = signer.loads(value, max_age=max_age)
+            kept = sessions.loads(value)
         except BadSignature:
             return None
         if (user := _claimed_user(kept)) and (tenant := kept.get(TENANT)):

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from flask import Flask, Response, request
+from flask import Flask, Response
 
-from agentapp.web.parts import parts, request_id
+from agentapp.web.parts import parts, request_id, this_request
 
 CONTENT_POLICY = "; ".join(
     (
@@ -35,7 +35,7 @@ def init_app(app: Flask) -> None:
 
 
 def add_headers(response: Response) -> Response:
-    headers = response.headers
+    headers, request = response.headers, this_request()
     headers.extend(FIXED)  # no view sets one of these, so none is there twice
     headers["X-Request-ID"] = request_id()
     if request.endpoint == "static" and response.status_code in (200, 304):

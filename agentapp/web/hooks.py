@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from contextlib import ExitStack
 
-from flask import Flask, g, request
+from flask import Flask, Request, g
 
 from agentapp.errors import BadRequest, Busy, LoginRequired
 from agentapp.isolation import RequestScope, Scope, UserScope, new_id
@@ -13,7 +13,7 @@ from agentapp.logs import described
 from agentapp.server.limits import PAGE_SLOT
 from agentapp.storage.values import User
 from agentapp.web.auth import claimed_user, signed_in_user
-from agentapp.web.parts import parts
+from agentapp.web.parts import parts, this_request
 
 # These are the same for everybody and need no login, so they answer even while the database is away.
 FOR_EVERYBODY = frozenset({"static", "health.livez", "health.readyz"})
@@ -30,21 +30,22 @@ def init_app(app: Flask) -> None:
 
 def open_scope() -> None:
     """Clear what an earlier request may have left on this thread, then bind this request's scope."""
-    binder = parts().binder
+    binder, request = parts().binder, this_request()
     binder.sweep()
     g.stack = stack = ExitStack()
-    g.scope = stack.enter_context(binder.bound(RequestScope(request_id=new_id())))
-    if request.endpoint in FOR_EVERYBODY:
+    g.scope = scope = stack.enter_context(binder.bound(RequestScope(request_id=new_id())))
+    endpoint = request.endpoint
+    if endpoint in FOR_EVERYBODY:
         return
     # Before the database is asked who it is, so that nobody fills the worker with that question.
-    if request.endpoint not in STREAMS:
-        _take_page_slot(stack)
+    if endpoint not in STREAMS:
+        _take_page_slot(request, stack)
     elif PAGE_SLOT in request.environ:
         raise BadRequest("Write this address without percent signs.")  # it has a page's thread
     user = signed_in_user()
     if user is not None:
         g.user = user
-        g.scope = stack.enter_context(binder.bound(_scope_of(user, g.scope.request_id)))
+        g.scope = stack.enter_context(binder.bound(_scope_of(request, user, scope.request_id)))
 
 
 def close_scope(error: BaseException | None = None) -> None:
@@ -73,7 +74,7 @@ def chat_scope() -> Scope:
     return scope
 
 
-def _take_page_slot(stack: ExitStack) -> None:
+def _take_page_slot(request: Request, stack: ExitStack) -> None:
     """Our own server has done it when the request came in: see ``server/request_loop.py``."""
     taken = request.environ.get(PAGE_SLOT)
     if isinstance(taken, Busy):
@@ -83,7 +84,7 @@ def _take_page_slot(stack: ExitStack) -> None:
         stack.callback(parts().pages.take(claimed).release)
 
 
-def _scope_of(user: User, request_id: str) -> UserScope:
+def _scope_of(request: Request, user: User, request_id: str) -> UserScope:
     scope = UserScope(request_id=request_id, tenant_id=user.tenant_id, user_id=user.id)
     session_id = (request.view_args or {}).get("session_id")
     return scope if session_id is None else scope.within(session_id)

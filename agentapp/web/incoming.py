@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import cast
 from urllib.parse import unquote_to_bytes, urlsplit
 
-from flask import Flask, g, request
+from flask import Flask, Request, g, request
 from werkzeug.exceptions import HTTPException, RequestEntityTooLarge, default_exceptions
 from werkzeug.routing import BaseConverter
 
 from agentapp.errors import BadRequest, InvalidMessage, MessageTooLong
 from agentapp.server.limits import MAX_BODY_BYTES, MAX_BODY_BYTES_SIGNED_OUT, UNREADABLE
+from agentapp.web.parts import this_request
 
 MAX_MESSAGE_CHARS = 32_000
 MAX_TITLE_CHARS = 200
@@ -29,35 +30,40 @@ def init_app(app: Flask) -> None:
     app.config["MAX_CONTENT_LENGTH"] = MAX_BODY_BYTES
     app.config["MAX_FORM_MEMORY_SIZE"] = MAX_BODY_BYTES
     app.url_map.converters["id"] = IdConverter
-    app.before_request(refuse_unreadable)
-    app.before_request(limit_body)
-    app.before_request(check_encoding)
-    app.before_request(check_part_names)
+    app.before_request(check_request)
 
 
-def refuse_unreadable() -> None:
+def check_request() -> None:
+    request = this_request()
+    _refuse_unreadable(request)
+    _limit_body(request)
+    _check_encoding(request)
+    _check_part_names(request)
+
+
+def _refuse_unreadable(request: Request) -> None:
     """The server could not read this request: see ``server/unreadable.py``."""
     if (problem := request.environ.get(UNREADABLE)) is not None:
         status, sentence = problem
         raise default_exceptions[status](sentence)
 
 
-def limit_body() -> None:
+def _limit_body(request: Request) -> None:
     """Nobody who has not signed in has anything long to send."""
     if "user" not in g:
         request.max_content_length = MAX_BODY_BYTES_SIGNED_OUT
 
 
-def check_encoding() -> None:
+def _check_encoding(request: Request) -> None:
     """Without this, Werkzeug would silently replace bytes that are not UTF-8."""
     _require_utf8(unquote_to_bytes(request.query_string))
     if request.method in ("POST", "PUT", "PATCH"):
-        body = _read_whole_body()
+        body = _read_whole_body(request)
         plain_form = request.mimetype == "application/x-www-form-urlencoded"
         _require_utf8(unquote_to_bytes(body) if plain_form else body)
 
 
-def check_part_names() -> None:
+def _check_part_names(request: Request) -> None:
     """A part of a multipart form may lack a name, and then the check of the CSRF token would fail."""
     if any(name is None for name in request.form):
         raise BadRequest("A part of the form has no name.")
@@ -152,7 +158,7 @@ def typed_message() -> str:
     return value.encode("utf-8", "replace").decode() if isinstance(value, str) else ""
 
 
-def _read_whole_body() -> bytes:
+def _read_whole_body(request: Request) -> bytes:
     """Refuses a body that is too large or that broke off.
 
     Werkzeug does not, if the server marks the end of the input itself, as gunicorn does: it takes a body that
@@ -169,11 +175,12 @@ def _read_whole_body() -> bytes:
 def _body() -> dict[str, object]:
     body = g.get("body")
     if body is None:
-        g.body = body = _json_body() if request.is_json else request.form.to_dict()
+        sent = this_request()
+        g.body = body = _json_body(sent) if sent.is_json else sent.form.to_dict()
     return cast(dict[str, object], body)
 
 
-def _json_body() -> dict[str, object]:
+def _json_body(request: Request) -> dict[str, object]:
     try:
         body = request.get_json(cache=False)
     except RecursionError:

@@ -7,11 +7,11 @@ from collections.abc import Collection, Iterable
 from urllib.parse import urlsplit
 from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
-from flask import Flask, Response, request
+from flask import Flask, Request, Response
 
 from agentapp.errors import ForeignOrigin, UnknownHost
 from agentapp.parsing import ADDRESSES, host_name, is_one_of_hosts
-from agentapp.web.parts import parts
+from agentapp.web.parts import parts, this_request
 
 log = logging.getLogger(__name__)
 
@@ -29,8 +29,7 @@ def init_app(app: Flask) -> None:
     if ADDRESSES in names:
         log.warning("AGENTAPP_HOSTS is not set: this server answers to localhost and to IP addresses only")
     app.wsgi_app = HostFilter(app.wsgi_app, names)  # type: ignore[method-assign]
-    app.before_request(check_host)
-    app.before_request(check_origin)
+    app.before_request(check_sender)
     app.after_request(lead_to_a_path)
 
 
@@ -52,7 +51,13 @@ class HostFilter:
         return not host or host_name(host) is not None
 
 
-def check_host() -> None:
+def check_sender() -> None:
+    request = this_request()
+    _check_host(request)
+    _check_origin(request)
+
+
+def _check_host(request: Request) -> None:
     """A page that has another name point to this server (DNS rebinding) must not reach it by that name."""
     if REFUSED in request.environ and request.endpoint not in FOR_ANY_HOST:
         raise UnknownHost(
@@ -61,7 +66,7 @@ def check_host() -> None:
         )
 
 
-def check_origin() -> None:
+def _check_origin(request: Request) -> None:
     """What changes something must not come from another site's page, whatever token it has.
 
     Browsers say by themselves which page it was; no script in a page can change that. Scripts outside of
@@ -71,7 +76,7 @@ def check_origin() -> None:
         return
     environ = request.environ
     site, origin = environ.get("HTTP_SEC_FETCH_SITE"), environ.get("HTTP_ORIGIN")
-    if site in TRUSTED_SITES or (site is None and origin in (None, _own_origin())):
+    if site in TRUSTED_SITES or (site is None and origin in (None, _own_origin(request))):
         return
     raise ForeignOrigin(
         "This was sent by a page of another site, so nothing was done. Open this site itself and send from "
@@ -79,7 +84,7 @@ def check_origin() -> None:
     )
 
 
-def _own_origin() -> str:
+def _own_origin(request: Request) -> str:
     """As browsers write it: without the port that the scheme has anyway."""
     scheme = "https" if parts().settings.https else request.scheme
     default_port = ":443" if scheme == "https" else ":80"
@@ -88,6 +93,8 @@ def _own_origin() -> str:
 
 def lead_to_a_path(response: Response) -> Response:
     """Flask's own redirects, such as of ``//chat``, begin with the Host header."""
+    if "Location" not in response.headers:
+        return response
     there = urlsplit(response.location or "")
     if there.netloc:
         response.location = "/" + there._replace(scheme="", netloc="").geturl().lstrip("/")

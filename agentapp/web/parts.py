@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from mmap import mmap
 from typing import cast
 
-from flask import current_app, g
+from flask import Request, current_app, g, request
 
 from agentapp.config import Settings
 from agentapp.guardrails.new_chats import NewChats
@@ -77,6 +77,11 @@ class Parts:
 
 def parts() -> Parts:
     return cast(Parts, current_app.extensions["agentapp"])
+
+
+def this_request() -> Request:
+    """The request itself. Each look at something of `flask.request` finds out anew which request it is."""
+    return cast(Request, request._get_current_object())  # type: ignore[attr-defined]
 
 
 def request_id() -> str:

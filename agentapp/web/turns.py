@@ -76,7 +76,8 @@ def stop(session_id: str, turn_id: str) -> ResponseReturnValue:
 
 def _send(read: Callable[[], NewMessage]) -> ResponseReturnValue:
     """``read`` takes the message from the request. An error in the message is shown like any other error."""
-    kind, client = answer_kind(), request.environ.get(CLIENT)
+    kind, environ = answer_kind(), request.environ
+    client = environ.get(CLIENT)
     # A plain form is answered after some seconds in any case, so it cannot play the turn itself.
     plays = kind == JSON or (kind == EVENTS and client is not None)
     try:
@@ -85,7 +86,7 @@ def _send(read: Callable[[], NewMessage]) -> ResponseReturnValue:
         if not isinstance(error, SHOWN_ON_CHAT_PAGE) or not wants_page():
             raise
         return with_retry_after(Response(chat_page(error), status_of(error)), problem_of(error))
-    request.environ.get(HAS_BEGUN, _tell_nobody)()
+    environ.get(HAS_BEGUN, _tell_nobody)()
     if kind == EVENTS:
         return _event_stream(subscription, client)
     try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import flask_wtf.csrf
 import pytest
 from flask import Flask
 from flask.testing import FlaskClient
@@ -151,3 +152,41 @@ def test_asking_for_the_set_up_page_does_not_use_the_link_up(
     for method in ("GET", "HEAD", "OPTIONS"):
         assert client.open(f"/setup?token={token}", method=method, headers=PAGE).status_code == 200
     assert dump(settings) == before
+
+
+def test_a_token_that_was_found_valid_is_valid_for_its_own_session_only(
+    app: Flask, settings: Settings, ann: Person, bob: Person
+) -> None:
+    def create(browser: FlaskClient, token: str) -> int:
+        return browser.post("/chat", data={"csrf_token": token}, headers=JSON).status_code
+
+    again = sign_in(app, "ann")
+    assert [create(ann.browser, ann.csrf) for _ in range(2)] == [303, 303]
+    before = dump(settings)
+    for other in (bob.browser, again.browser):
+        assert [create(other, ann.csrf) for _ in range(2)] == [403, 403]
+    for like_it in (ann.csrf[:-3] + "AAA", ann.csrf + "A", ann.csrf.rpartition(".")[0]):
+        assert [create(ann.browser, like_it) for _ in range(2)] == [403, 403]
+    assert dump(settings) == before
+    assert create(ann.browser, ann.csrf) == 303
+
+
+def test_a_token_that_nobody_has_checked_is_not_found_valid(app: Flask, ann: Person) -> None:
+    """flask-wtf lets pass whatever is sent to an address that does not exist."""
+    forged = "forged"
+    assert ann.browser.post("/nowhere", data={"csrf_token": forged}, headers=JSON).status_code == 404
+    assert ann.browser.post("/chat", data={"csrf_token": forged}, headers=JSON).status_code == 403
+
+
+def test_the_same_token_is_checked_once(app: Flask, ann: Person, monkeypatch: pytest.MonkeyPatch) -> None:
+    checked: list[object] = []
+    validate = flask_wtf.csrf.validate_csrf
+
+    def noted(token: object) -> None:
+        checked.append(token)
+        validate(token)
+
+    monkeypatch.setattr(flask_wtf.csrf, "validate_csrf", noted)
+    for _ in range(3):
+        assert ann.browser.post("/chat", data={"csrf_token": ann.csrf}, headers=JSON).status_code == 303
+    assert len(checked) <= 1

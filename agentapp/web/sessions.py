@@ -30,8 +30,8 @@ V = TypeVar("V")
 
 class Remembered(Generic[V]):
     """What was found out about each of the texts that came last, of those that clients send with every
-    request. Put in only what was verified: nobody can fill it then
-    with texts of his own making. The values are shared by all threads, so nothing may change them.
+    request. Put in only what was verified: then nobody can fill it with texts of their own making. The values
+    are shared by all threads, so nothing may change them.
     """
 
     def __init__(self) -> None:

@@ -86,10 +86,6 @@ class Binder(ABC):
             raise NotBound
         return scope
 
-    def is_bound(self, scope: RequestScope) -> bool:
-        """Whether it is this very scope that is bound here now."""
-        return self._get() is scope
-
     def bound(self, scope: RequestScope) -> AbstractContextManager[RequestScope]:
         """Bind for the length of a ``with`` block, then restore what was bound before."""
         return _Bound(self, scope)

@@ -57,16 +57,13 @@ class PlayedSubscription(Subscription):
             super().close()
 
     def _pull(self) -> NumberedEvent | None:
-        turn = self._turn
-        if turn is None:
+        if self._turn is None:
             raise StopIteration
         try:
-            if self._binder.is_bound(turn.scope):  # who waits for all of it is still within the request
-                return next(turn)
-            with self._binder.bound(turn.scope):
-                return next(turn)
+            with self._binder.bound(self._turn.scope):
+                return next(self._turn)
         except BaseException:  # mostly StopIteration; whatever it is, the turn goes no further
-            self._end(turn)
+            self._end(self._turn)
             raise
 
     def _end(self, turn: Turn) -> None:

@@ -92,6 +92,9 @@ def server(
         "AGENTAPP_BIND": f"{host}:{port}",
         "AGENTAPP_WORKERS": str(workers),
         "AGENTAPP_THREADS": str(threads),
+        # Many servers share the processors here. And which worker a connection reaches must be left to chance:
+        # on a busy processor it would always be the other one's.
+        "AGENTAPP_PIN_WORKERS": "0",
     }
     log = directory / f"output-{port}.txt"
     with started(command, directory, log, {**where, **(env or {})}) as process:

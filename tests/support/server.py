@@ -92,8 +92,8 @@ def server(
         "AGENTAPP_BIND": f"{host}:{port}",
         "AGENTAPP_WORKERS": str(workers),
         "AGENTAPP_THREADS": str(threads),
-        # Many servers share the processors here. And which worker a connection reaches must be left to chance:
-        # on a busy processor it would always be the other one's.
+        # Many servers share the processors here. And chance must decide which worker a connection reaches: if
+        # one of the two processors is busy, it would always be the other worker.
         "AGENTAPP_PIN_WORKERS": "0",
     }
     log = directory / f"output-{port}.txt"

@@ -29,20 +29,6 @@ class Bug:
 ATOMIC = "  # agentapp: shared ok - atomic, and what is missed is loaded anew"
 BUGS = (
     Bug(
-        "a tool on the one processor of its worker",
-        "agentapp/agents/drivers/threaded.py",
-        ", anywhere=True)",
-        ")",
-        "tests/agents/drivers/test_running_tools.py::test_a_tool_of_a_turn_that_stays_on_one_processor_may_use_all",
-    ),
-    Bug(
-        "passwords hashed on the one processor of a worker",
-        "agentapp/server/lanes.py",
-        "SIGN_IN_THREADS, SIGN_INS_WAITING, is_patient=True, anywhere=True",
-        "SIGN_IN_THREADS, SIGN_INS_WAITING, is_patient=True",
-        "tests/server/test_processors.py::test_sign_ins_and_strangers_may_use_all_processors",
-    ),
-    Bug(
         "a module-level history",
         "agentapp/turns/history.py",
         "    passed = 0\n",
@@ -1057,6 +1043,20 @@ BUGS = (
         '        self._ended_with_return = received.endswith(b"\\r")\n',
         "        self._ended_with_return = False\n",
         "tests/agents/providers/anthropic/test_event_data.py::test_it_finds_what_the_sdk_finds",
+    ),
+    Bug(
+        "a tool on the one processor of its worker",
+        "agentapp/agents/drivers/threaded.py",
+        ", anywhere=True)",
+        ")",
+        "tests/agents/drivers/test_running_tools.py::test_a_tool_of_a_turn_that_stays_on_one_processor_may_use_all",
+    ),
+    Bug(
+        "passwords hashed on the one processor of a worker",
+        "agentapp/server/lanes.py",
+        "SIGN_IN_THREADS, SIGN_INS_WAITING, is_patient=True, anywhere=True",
+        "SIGN_IN_THREADS, SIGN_INS_WAITING, is_patient=True",
+        "tests/server/test_processors.py::test_sign_ins_and_strangers_may_use_all_processors",
     ),
 )
 

@@ -264,7 +264,6 @@ def test_what_another_device_sends_keeps_the_draft_and_is_followed(page: Page, r
     assert box(page) == ""
 
     elsewhere(page, running).send(chat_of(page), "from my phone")
-    assert "from my phone" not in page.text()
     link = page.find("#chat-groups a")
     page.driver.execute_script("window.dispatchEvent(new Event('focus'))")
     page.until(lambda: "from my phone" in body(page))

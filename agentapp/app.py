@@ -34,6 +34,7 @@ from agentapp.storage.db import Database
 from agentapp.storage.live_turns import SqlLiveTurnStore
 from agentapp.storage.notes import Notes
 from agentapp.storage.room import Room
+from agentapp.storage.search_index import SearchIndex
 from agentapp.storage.turns import SqlTurnStore
 from agentapp.telemetry import Telemetry, Violations
 from agentapp.turns.leases import Leases
@@ -93,7 +94,7 @@ def make_parts(settings: Settings, team: Team) -> Parts:
         new_chats=NewChats(guardrails, settings.rate_chats),
         seats=seats,
         pages=PageSlots(seats, settings.pages_user),
-        turns=make_turn_service(kit, SqlLiveTurnStore(db), accounts, slots, binder),
+        turns=make_turn_service(kit, SqlLiveTurnStore(db), accounts, SearchIndex(db), slots, binder),
         telemetry=telemetry,
     )
 

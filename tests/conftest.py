@@ -18,7 +18,6 @@ from argon2 import PasswordHasher
 from flask import Flask
 from flask.testing import FlaskClient
 from jinja2 import FileSystemBytecodeCache
-from sqlalchemy import event
 
 from agentapp.agents.team import Team
 from agentapp.app import create_app
@@ -127,16 +126,11 @@ def make_app(
 ) -> Iterator[Callable[..., Flask]]:
     """Makes apps, and checks after the test that each is as clean as it was new."""
     apps: list[Flask] = []
-    checked_out: dict[int, set[int]] = {}
 
     def make(team: Team | None = None, wanted: Settings = settings) -> Flask:
         app = create_app(wanted, team)
         app.jinja_env.bytecode_cache = compiled_pages
         apps.append(app)
-        pool = app.extensions["agentapp"].db.engine.pool
-        out = checked_out[id(app)] = set()  # adding and discarding are atomic, on whatever thread
-        event.listen(pool, "checkout", lambda connection, record, proxy: out.add(id(record)))
-        event.listen(pool, "checkin", lambda connection, record: out.discard(id(record)))
         # The same algorithm with the smallest parameters: hundreds of tests sign in.
         accounts: Accounts = apps[-1].extensions["agentapp"].accounts
         accounts._hasher = PasswordHasher(time_cost=1, memory_cost=8, parallelism=1)
@@ -147,12 +141,14 @@ def make_app(
     for app in apps:
         parts: Parts = app.extensions["agentapp"]
         ended = ended_by_themselves(parts)
+        parts.turns.close()
+        left_in_use = parts.db.connections_in_use()
         parts.close()
         left = parts.binder.sweep()
         assert ended, "a turn still runs after the test"
         assert left is None, f"still bound after the test: {left}"
         assert parts.db.open_readers() == 0, "a database session was left open"
-        assert not checked_out[id(app)], "a database connection was left checked out"
+        assert left_in_use == 0, "a database connection was left checked out"
         if request.node.get_closest_marker("violates") is None:
             assert parts.telemetry.counts() == {}
 

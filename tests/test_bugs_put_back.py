@@ -103,8 +103,8 @@ BUGS = (
     Bug(
         "a connection held while the model talks",
         "agentapp/storage/db.py",
-        "        self.release()\n        with (\n",
-        "        with (\n",
+        "        self.release()\n        self._write_permits.take(",
+        "        self._write_permits.take(",
         "tests/turns/test_turn.py::test_no_connection_is_held_while_the_model_talks",
     ),
     Bug(
@@ -1006,6 +1006,34 @@ BUGS = (
         "        self._run_those_left()\n",
         '        """For a statement in the database\'s own words. Gives the driver\'s cursor."""\n',
         "tests/storage/test_together.py::test_whoever_asks_sees_what_was_left_for_later",
+    ),
+    Bug(
+        "what waits for the search's index is not found",
+        "agentapp/storage/search.py",
+        "union_all(select(newest.c.id), _waiting_matches(scope, asked))",
+        "select(newest.c.id)",
+        "tests/storage/test_search.py::test_what_waits_for_the_index_is_found_as_what_is_in_it[sqlite]",
+    ),
+    Bug(
+        "a worker does not tell that it has written",
+        "agentapp/storage/write_permits.py",
+        "        self._at_release()\n",
+        "",
+        "tests/storage/test_lock_news.py::test_who_waits_is_told_when_another_worker_has_written",
+    ),
+    Bug(
+        "a kept connection is used by a forked child",
+        "agentapp/storage/kept_connections.py",
+        "                if found.pid == os.getpid():",
+        "                if True:",
+        "tests/storage/test_kept_connections.py::test_a_forked_child_opens_its_own",
+    ),
+    Bug(
+        "a kept connection with a transaction that was not ended",
+        "agentapp/storage/kept_connections.py",
+        "                connection.driver.rollback()\n",
+        "                pass\n",
+        "tests/storage/test_kept_connections.py::test_what_was_begun_and_not_ended_is_rolled_back",
     ),
     Bug(
         "the values of two statements that are run together are mixed up",

@@ -113,10 +113,14 @@ class Message:
     calls: tuple[ToolCall, ...] = ()
     results: tuple[ToolResult, ...] = ()
 
-    def all_texts(self) -> Iterator[str]:
-        yield from self.texts
-        yield from (f"{call.name} {call.input}" for call in self.calls)
-        yield from (result.content for result in self.results)
+    @property
+    def size(self) -> int:
+        """About how many bytes the model is sent of it."""
+        size = sum([size_of(text) for text in self.texts])
+        if self.calls or self.results:
+            size += sum(size_of(f"{call.name} {call.input}") for call in self.calls)
+            size += sum(size_of(result.content) for result in self.results)
+        return size
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,8 +159,8 @@ class ModelCall:
 
 def estimated_input(system: str, messages: Iterable[Message], tools: Iterable[ToolSpec]) -> int:
     """About how many tokens a call with these takes in."""
-    said = (text for message in messages for text in message.all_texts())
-    return tokens_in(size_of(system) + sum(map(size_of, said)) + sum(tool.size for tool in tools))
+    said = sum([message.size for message in messages])
+    return tokens_in(size_of(system) + said + sum([tool.size for tool in tools]))
 
 
 @dataclass(frozen=True, slots=True)

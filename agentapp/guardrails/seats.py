@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 # Another layout needs another mark: after SIGHUP, new code may find the memory that old code has laid out.
-MARK = b"seats\x00\x001"
+MARK = b"seats\x00\x002"
 HEADER = struct.Struct("8sII")
 KEY_BYTES = 16
 NO_KEY = bytes(KEY_BYTES)
@@ -58,9 +58,14 @@ class Layout:
         return self.in_use + self.rows + -self.rows % 8
 
     @property
+    def connections(self) -> int:
+        """For each row how many its worker has."""
+        return self.asked + self.rows * 2 * ASKED.size
+
+    @property
     def opened(self) -> int:
         """When each seat was taken, in nanoseconds. No two takings of one seat have the same time."""
-        return self.asked + self.rows * 2 * ASKED.size
+        return self.connections + self.rows * NUMBER.size
 
     @property
     def displaced(self) -> int:
@@ -98,6 +103,7 @@ def clear_row(memory: mmap.mmap, row: int) -> None:
     if row >= layout.rows:
         return
     memory[layout.in_use + row] = 0
+    NUMBER.pack_into(memory, layout.connections + row * NUMBER.size, 0)
     columns = ((layout.kinds, 1), (layout.users, KEY_BYTES), (layout.tenants, KEY_BYTES))
     for column, size in columns:
         start, length = column + row * layout.width * size, layout.width * size
@@ -135,7 +141,7 @@ class Seats:  # agentapp: shared ok - joined before the first request; each seat
         self._memory, self._row, self.width = memory, row, layout.width
         self._first = row * layout.width
         self._in_use, self._rows, self._asked = layout.in_use, layout.rows, layout.asked
-        self._opened, self._displaced = layout.opened, layout.displaced
+        self._connections, self._opened, self._displaced = layout.connections, layout.opened, layout.displaced
         self._users, self._tenants, self._kinds = layout.users, layout.tenants, layout.kinds
         memory[layout.in_use + row] = 1
 
@@ -213,6 +219,18 @@ class Seats:  # agentapp: shared ok - joined before the first request; each seat
         taken = self._memory[self._kinds : self._kinds + self._last_row() * self.width]
         streams = taken.count(TURN) + taken.count(FOLLOWER)
         return streams > self.count_tenant(tenant)
+
+    def note_connections(self, count: int) -> None:
+        """So many this worker has now. Only its main loop says so."""
+        NUMBER.pack_into(self._memory, self._connections + self._row * NUMBER.size, count)
+
+    def fewest_connections(self) -> int:
+        """Those of the worker that has the fewest."""
+        rows = self._last_row()
+        in_use = self._memory[self._in_use : self._in_use + rows]
+        end = self._connections + rows * NUMBER.size
+        counts = NUMBER.iter_unpack(self._memory[self._connections : end])
+        return min(int(count) for (count,), used in zip(counts, in_use, strict=True) if used)
 
     def _last_row(self) -> int:
         """How many rows there are up to the last that is in use."""

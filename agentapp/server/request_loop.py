@@ -7,6 +7,7 @@ however many clients send half a request, do not read their answer or do not han
 from __future__ import annotations
 
 import errno
+import math
 import selectors
 import socket
 import time
@@ -38,9 +39,10 @@ SWEEP_SECONDS = 0.5  # between two looks for connections whose time is over
 # How long a worker whose threads are all taken leaves new connections to the other workers.
 LEFT_TO_OTHERS_SECONDS = 0.02
 ACCEPTED_AT_ONCE = 16
-# After so many at once, for which others have the listener: a crowd that comes in a moment, perhaps while
-# another worker is just starting, must not be all with one of them.
-LEFT_AFTER_MANY_SECONDS = 0.01
+# A worker that has so many connections more than another leaves the next one to that worker, for a moment:
+# otherwise whoever is quicker by a little would get all of them. If nobody took it, it takes some itself.
+MOST_AHEAD = 2
+LEFT_WHEN_AHEAD_SECONDS = 0.005
 ACCEPTED_WHEN_FULL = 100
 # While as many turns begin as may at once. If all workers are so slow to take more, they share what comes.
 ACCEPTED_WHILE_TURNS_BEGIN = 24
@@ -64,6 +66,9 @@ class RequestLoop(WaitingLoop):
         self._user_of: UserOf = nobody
         self._take_page_slot: TakeSlot = lambda user: (None, None)
         self._trusted_proxies = 0
+        self._note_connections: Callable[[int], None] = lambda count: None
+        self._fewest_connections: Callable[[], float] = lambda: math.inf
+        self._has_left_some = False
         self._received = 0  # requests or parts of them, in this round of the loop
         self._answering = 0  # requests that a thread has, or that wait for one
         self._accept_at = self._sweep_at = self._strangers_at = self._accepts_from = self._notify_at = 0.0
@@ -94,6 +99,12 @@ class RequestLoop(WaitingLoop):
         if streams_user is not None:
             # A user who opens one stream too many has an older one ended by it: both are there for a moment.
             self.tpool.limit_long(streams_user + STREAMS_THAT_GIVE_WAY)
+
+    def share_connections(
+        self, note_connections: Callable[[int], None], fewest_connections: Callable[[], float]
+    ) -> None:
+        """Tell the other workers how many there are here, and take about as many as they have."""
+        self._note_connections, self._fewest_connections = note_connections, fewest_connections
 
     def run(self) -> None:
         for listener in self.sockets:
@@ -143,6 +154,7 @@ class RequestLoop(WaitingLoop):
 
     def _run_once(self, seconds: float) -> None:
         self._received = 0
+        self._note_connections(len(self._connections) + self._answering)
         events = self.poller.select(0 if self.tpool.can_start_strangers else seconds)
         # First: who has been answered may have sent the next request already, which is among the events.
         if self.method_queue.has_some:
@@ -187,11 +199,21 @@ class RequestLoop(WaitingLoop):
         self.tpool.shutdown(wait=False)
 
     def accept(self, listener: Any, most: int = ACCEPTED_AT_ONCE) -> None:
+        has_waited, self._has_left_some = self._has_left_some, False
         for _ in range(most):
             if not self._accept_one(listener) or (most == ACCEPTED_AT_ONCE and self.tpool.are_full):
                 return
-        if most == ACCEPTED_AT_ONCE and self.cfg.workers > 1:
-            self._pause_accepting(LEFT_AFTER_MANY_SECONDS)
+            if not has_waited and self._is_ahead:
+                break
+        if most == ACCEPTED_AT_ONCE and self._is_ahead:
+            self._has_left_some = True
+            self._pause_accepting(LEFT_WHEN_AHEAD_SECONDS)
+
+    @property
+    def _is_ahead(self) -> bool:
+        own = len(self._connections) + self._answering
+        self._note_connections(own)
+        return own >= self._fewest_connections() + MOST_AHEAD
 
     def _accept_one(self, listener: Any) -> bool:
         """Whether there was a connection to accept."""

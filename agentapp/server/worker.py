@@ -42,6 +42,7 @@ class TurnWorker(TurnLoop):
                 streams_user=settings.streams_user,
                 trusted_proxies=settings.trusted_proxies,
             )
+            self.share_connections(app.seats.note_connections, app.seats.fewest_connections)
             self.configure_turns(
                 app.turns.slots.most_turns,
                 extensions["agentapp.tenant_of"],

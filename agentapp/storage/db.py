@@ -6,24 +6,26 @@ import sqlite3
 import threading
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any, cast
+from typing import Any
 
-from sqlalchemy import Engine, PoolProxiedConnection, exc, text
+from sqlalchemy import PoolProxiedConnection, exc, text
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
 from agentapp.errors import NotBound, StatementTimeout, StorageUnavailable
 from agentapp.isolation import Binder
 from agentapp.storage.disk import Disk, is_disk_full
 from agentapp.storage.engines import (
+    KEPT_SQLITE_CONNECTIONS,
     POSTGRES_WRITERS,
     QUEUE_WAIT_SECONDS,
     begin_writing,
     make_engine,
     make_sqlite_writer,
 )
+from agentapp.storage.kept_connections import KeptConnections
+from agentapp.storage.lock_news import LockNews
 from agentapp.storage.statements import CompiledStatements, DriverConnection, Row, Statement, Values
 from agentapp.storage.time_limit import limit_statements, took_too_long
-from agentapp.storage.together import Together
 from agentapp.storage.write_permits import Shares, WritePermits
 
 POSTGRES_UNDEFINED_TABLE = "42P01"  # SQLite has no code of its own for this error
@@ -47,12 +49,16 @@ class Database:
     ) -> None:
         self.engine = make_engine(url)
         is_sqlite = self.engine.dialect.name == "sqlite"
-        self.writing_engine = make_sqlite_writer(url) if is_sqlite else self.engine
+        self.lock_news = LockNews()
+        self.writing_engine = make_sqlite_writer(url, self.lock_news) if is_sqlite else self.engine
         self.disk = Disk(self.engine.url.database if is_sqlite else None, disk_reserve)
         if statement_seconds is not None:
             for engine in {self.engine, self.writing_engine}:
                 limit_statements(engine, statement_seconds)
         self._binder = binder
+        # For the hot statements, on the driver's own connections.
+        self._kept_readers = KeptConnections(self.engine, KEPT_SQLITE_CONNECTIONS) if is_sqlite else None
+        self._kept_writers = KeptConnections(self.writing_engine, 1) if is_sqlite else None
         self._statements = CompiledStatements(self.engine.dialect)
         self._readers = scoped_session(sessionmaker(self.engine), scopefunc=self._reader_key)
         self._writers = sessionmaker(self.writing_engine)
@@ -60,7 +66,7 @@ class Database:
         # so one lock for the whole process stands in front of it and keeps the queue short and in order.
         # PostgreSQL has no such limit; but see there. It also leaves connections for requests that only read.
         writers_at_once = 1 if is_sqlite else POSTGRES_WRITERS
-        self._write_permits = WritePermits(writers_at_once)
+        self._write_permits = WritePermits(writers_at_once, self.lock_news.tell)
         self._shares = None if is_sqlite else Shares(POSTGRES_WRITERS - 1)
         binder.at_release(self.release)
 
@@ -81,8 +87,9 @@ class Database:
         with self._permit(), _translating_errors(self.disk), self._writers.begin() as db:
             yield db
 
-    @contextmanager
-    def transaction(self, tenant: str | None = None, *, urgent: bool = False) -> Iterator[DriverConnection]:
+    def transaction(
+        self, tenant: str | None = None, *, urgent: bool = False
+    ) -> AbstractContextManager[DriverConnection]:
         """The same on the driver's own connection, for statements that are compiled once. One that is
         ``urgent`` goes before all others of this process that wait. If it may wait for a row of a ``tenant``,
         those of that tenant leave a writer for the others.
@@ -90,26 +97,17 @@ class Database:
         On PostgreSQL the statements go to the server together as far as nobody asks for their results. So an
         error may be raised by a later one, or at the end.
         """
-        self.release()
-        with (
-            self._share_of(tenant),
-            self._permit(urgent=urgent),
-            _translating_errors(self.disk),
-            self._borrowed(self.writing_engine) as borrowed,
-        ):
-            yield from self._transaction_on(borrowed)
+        if self._kept_writers is not None:
+            return self._sqlite_transaction(self._kept_writers, urgent=urgent)
+        return self._postgres_transaction(tenant, urgent=urgent)
 
-    @contextmanager
-    def looking(self) -> Iterator[DriverConnection]:
+    def looking(self) -> AbstractContextManager[DriverConnection]:
         """A connection for statements that only read, each by itself. It takes no part in the scope's db, and
         must be given back soon.
         """
-        with (
-            _translating_errors(self.disk),
-            self._borrowed(self.engine) as borrowed,
-            _in_our_own_words(borrowed.dbapi_connection),
-        ):
-            yield self._driver_connection(borrowed)
+        if self._kept_readers is not None:
+            return self._looking_in_sqlite(self._kept_readers)
+        return self._looking_in_postgres()
 
     def look(self, statement: Statement, values: Values) -> list[Row]:
         with self.looking() as db:
@@ -141,12 +139,21 @@ class Database:
 
     def close(self) -> None:
         """Close the connections that are not in use."""
+        for kept in (self._kept_readers, self._kept_writers):
+            if kept is not None:
+                kept.close()
         self.engine.dispose()
         self.writing_engine.dispose()
 
     def open_readers(self) -> int:
         """How many request-scoped db sessions are open. If some leak, this number grows."""
         return len(self._readers.registry.registry)
+
+    def connections_in_use(self) -> int:
+        pools: Any = {self.engine.pool, self.writing_engine.pool}
+        kept = [each for each in (self._kept_readers, self._kept_writers) if each is not None]
+        in_use: int = sum(pool.checkedout() for pool in pools) + sum(each.taken for each in kept)
+        return in_use
 
     def _share_of(self, tenant: str | None) -> AbstractContextManager[None]:
         if self._shares is None or tenant is None:
@@ -157,53 +164,95 @@ class Database:
         return self._write_permits.held(QUEUE_WAIT_SECONDS, urgent=urgent)
 
     @contextmanager
-    def _borrowed(self, engine: Engine) -> Iterator[PoolProxiedConnection]:
+    def _sqlite_transaction(self, kept: KeptConnections, *, urgent: bool) -> Iterator[DriverConnection]:
+        """Every turn comes here twice, so there are no context managers within each other."""
+        self.release()
+        self._write_permits.take(QUEUE_WAIT_SECONDS, urgent=urgent)
+        taken = None
+        try:
+            taken = kept.take()
+            connection = DriverConnection(taken.driver, self._statements, taken.clock, taken.together)
+            begin_writing(taken.driver.cursor(), self.lock_news)
+            try:
+                yield connection
+                connection.run_text("COMMIT")
+            finally:
+                connection.close_results()
+            taken.together.learn(taken.driver)
+        except (sqlite3.Error, exc.SQLAlchemyError) as error:
+            raise self._translated(error) from error
+        finally:
+            if taken is not None:
+                kept.give_back(taken)
+            self._write_permits.give_back()
+
+    @contextmanager
+    def _looking_in_sqlite(self, kept: KeptConnections) -> Iterator[DriverConnection]:
+        taken = None
+        try:
+            taken = kept.take()
+            yield DriverConnection(taken.driver, self._statements, taken.clock)
+        except (sqlite3.Error, exc.SQLAlchemyError) as error:
+            raise self._translated(error) from error
+        finally:
+            if taken is not None:
+                kept.give_back(taken)
+
+    def _translated(self, error: sqlite3.Error | exc.SQLAlchemyError) -> Exception:
+        """As SQLAlchemy would have raised it, and then as we do."""
+        try:
+            with _translating_errors(self.disk):
+                if isinstance(error, sqlite3.Error):
+                    self._statements.translate(error)
+                raise error
+        except Exception as translated:
+            return translated
+
+    @contextmanager
+    def _postgres_transaction(self, tenant: str | None, *, urgent: bool) -> Iterator[DriverConnection]:
+        self.release()
+        with (
+            self._share_of(tenant),
+            self._permit(urgent=urgent),
+            _translating_errors(self.disk),
+            self._borrowed() as borrowed,
+        ):
+            connection = DriverConnection(borrowed.dbapi_connection, self._statements)
+            raw: Any = borrowed.dbapi_connection
+            with _in_our_own_words(raw):
+                try:
+                    with raw.pipeline():
+                        connection.run_text("BEGIN")
+                        yield connection
+                        connection.run_text("COMMIT")
+                except BaseException:
+                    if not raw.closed:
+                        connection.run_text("ROLLBACK")
+                    raise
+
+    @contextmanager
+    def _looking_in_postgres(self) -> Iterator[DriverConnection]:
+        with (
+            _translating_errors(self.disk),
+            self._borrowed() as borrowed,
+            _in_our_own_words(borrowed.dbapi_connection),
+        ):
+            yield DriverConnection(borrowed.dbapi_connection, self._statements)
+
+    @contextmanager
+    def _borrowed(self) -> Iterator[PoolProxiedConnection]:
         """A connection of the pool. If it broke, it does not go back to it."""
         borrowed = None
         try:
-            borrowed = engine.raw_connection()
+            borrowed = self.engine.raw_connection()
             yield borrowed
         except self._driver_error as error:
-            if borrowed is not None and _is_broken(borrowed):
+            if borrowed is not None and getattr(borrowed.dbapi_connection, "closed", False):
                 borrowed.invalidate(error)
             self._statements.translate(error)
         finally:
             if borrowed is not None:
                 borrowed.close()
-
-    def _transaction_on(self, borrowed: PoolProxiedConnection) -> Iterator[DriverConnection]:
-        if self.engine.dialect.name == "sqlite":
-            yield from self._sqlite_transaction_on(borrowed)
-            return
-        connection = self._driver_connection(borrowed)
-        raw: Any = borrowed.dbapi_connection
-        with _in_our_own_words(raw):
-            try:
-                with raw.pipeline():
-                    connection.run_text("BEGIN")
-                    yield connection
-                    connection.run_text("COMMIT")
-            except BaseException:
-                if not raw.closed:
-                    connection.run_text("ROLLBACK")
-                raise
-
-    def _sqlite_transaction_on(self, borrowed: PoolProxiedConnection) -> Iterator[DriverConnection]:
-        together: Together = borrowed.info.setdefault("together", Together())
-        connection = self._driver_connection(borrowed, together)
-        begin_writing(borrowed.cursor())
-        try:
-            yield connection
-            connection.run_text("COMMIT")
-        finally:
-            connection.close_results()
-        together.learn(cast(sqlite3.Connection, borrowed.dbapi_connection))
-
-    def _driver_connection(
-        self, borrowed: PoolProxiedConnection, together: Together | None = None
-    ) -> DriverConnection:
-        clock = borrowed.info.get("statement_clock")
-        return DriverConnection(borrowed.dbapi_connection, self._statements, clock, together)
 
     @property
     def _driver_error(self) -> type[Exception]:
@@ -214,19 +263,11 @@ class Database:
         return self._binder.current().request_id, threading.get_ident()
 
 
-def _is_broken(borrowed: PoolProxiedConnection) -> bool:
-    """A SQLite connection is a file, and does not break off."""
-    return bool(getattr(borrowed.dbapi_connection, "closed", False))
-
-
 @contextmanager
 def _in_our_own_words(connection: Any) -> Iterator[None]:
     """A transaction is begun and ended only by statements of ours, or there is none. PostgreSQL's driver
     would ask the server to begin one, and again to end it, and wait for the answer each time.
     """
-    if isinstance(connection, sqlite3.Connection):
-        yield  # it is set so for good: see `_configure_sqlite`
-        return
     connection.autocommit = True
     try:
         yield

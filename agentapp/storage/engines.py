@@ -6,6 +6,7 @@ import os
 import select
 import sqlite3
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,10 @@ from sqlalchemy import Connection, Engine, create_engine, event, exc
 
 from agentapp.instance import make_private
 from agentapp.storage.disk import PRIMARY_CODE
+from agentapp.storage.lock_news import LockNews
 
 CONNECT_SECONDS = 10.0
 LOCK_WAIT_SECONDS = 10.0  # for a lock that another process or another transaction holds
-LOCK_RETRY_SECONDS = 0.001  # between two tries to get SQLite's write lock
 # For the threads of this process that came first. It is long, so that when many come at once all of them are
 # served, though some are late.
 QUEUE_WAIT_SECONDS = 30.0
@@ -54,12 +55,12 @@ def make_engine(url: str) -> Engine:
     return engine
 
 
-def make_sqlite_writer(url: str) -> Engine:
+def make_sqlite_writer(url: str, news: LockNews) -> Engine:
     """The engine for the one connection that writes. Its transactions take the write lock when they begin: a
     reader that turns into a writer later fails under load, however long the timeout is.
     """
     engine = _make_sqlite_engine(url, pool_size=1, max_overflow=0)
-    event.listen(engine, "connect", _never_sleep_for_lock)
+    event.listen(engine, "connect", partial(_never_sleep_for_lock, news))
     return engine
 
 
@@ -108,24 +109,26 @@ def _configure_postgres(connection: Any, record: Any) -> None:
     connection.commit()
 
 
-def _never_sleep_for_lock(connection: sqlite3.Connection, record: Any) -> None:
+def _never_sleep_for_lock(news: LockNews, connection: sqlite3.Connection, record: Any) -> None:
     """SQLite itself sleeps between its tries for up to a tenth of a second. A process that sleeps for so long
     is often too late again: see `begin_writing`.
     """
     connection.execute("PRAGMA busy_timeout = 0")
     connection.execute("PRAGMA temp_store = MEMORY")  # for `Together`: otherwise its views would be a file
-    record.info["writes"] = True
+    record.info["writes"] = news
 
 
 def _begin_sqlite(connection: Connection) -> None:
-    if connection.connection.info.get("writes") or connection.get_execution_options().get("agentapp_writes"):
-        begin_writing(connection.connection.cursor())
+    news = connection.connection.info.get("writes")
+    if news or connection.get_execution_options().get("agentapp_writes"):
+        begin_writing(connection.connection.cursor(), news)
     else:
         connection.exec_driver_sql("BEGIN")
 
 
-def begin_writing(cursor: Any) -> None:
+def begin_writing(cursor: Any, news: LockNews | None = None) -> None:
     """Begin a transaction with SQLite's write lock, as soon as it can be had."""
+    news = news or LockNews()
     ends = time.monotonic() + LOCK_WAIT_SECONDS
     while True:
         try:
@@ -140,7 +143,7 @@ def begin_writing(cursor: Any) -> None:
             return
         if time.monotonic() > ends:
             raise sqlite3.OperationalError("no transaction could be begun")
-        time.sleep(LOCK_RETRY_SECONDS)
+        news.wait()
 
 
 def _remember_pid(connection: Any, record: Any) -> None:

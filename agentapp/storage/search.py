@@ -18,14 +18,17 @@ from sqlalchemy import (
     delete,
     func,
     insert,
+    literal,
     select,
     table,
+    union_all,
 )
 from sqlalchemy.dialects.postgresql import TSQUERY
 
 from agentapp.isolation import Scope, UserScope
 from agentapp.storage.models import SearchEntry
 from agentapp.storage.owned import OWNER, in_session, owned_by, owner_parameters
+from agentapp.storage.search_index import WAITING
 from agentapp.storage.statements import DriverConnection, Statement
 from agentapp.storage.words import asked_words, indexed_words
 
@@ -91,9 +94,19 @@ def _add_entry(db: DriverConnection, scope: Scope, message_id: str | None, text:
 
 def _sqlite_matches(scope: UserScope, asked: Sequence[tuple[str, bool]]) -> Subquery:
     wanted = " AND ".join(f'"{word}"*' if goes_on else f'"{word}"' for word, goes_on in asked)
-    found = select(_FULL_TEXT.c.rowid).where(_FULL_TEXT.c.search_index.op("MATCH")(wanted))
+    found = select(_FULL_TEXT.c.rowid.label("id")).where(_FULL_TEXT.c.search_index.op("MATCH")(wanted))
     newest = found.order_by(_FULL_TEXT.c.rowid.desc()).limit(MAX_MATCHES).cte("newest")
-    return _entries(scope).join(newest, newest.c.rowid == SearchEntry.id).subquery("matches")
+    either = union_all(select(newest.c.id), _waiting_matches(scope, asked)).subquery()
+    matches = select(either.c.id).order_by(either.c.id.desc()).limit(MAX_MATCHES).subquery()
+    return _entries(scope).join(matches, matches.c.id == SearchEntry.id).subquery("matches")
+
+
+def _waiting_matches(scope: UserScope, asked: Sequence[tuple[str, bool]]) -> Select[int]:
+    """Of the entries that are not in the full-text index yet. There are those of the last moment."""
+    words = literal(" ") + SearchEntry.words + " "
+    has_all = [func.instr(words, f" {word}" if goes_on else f" {word} ") > 0 for word, goes_on in asked]
+    waiting = select(SearchEntry.id).join(WAITING, WAITING.c.id == SearchEntry.id)
+    return waiting.where(owned_by(scope, SearchEntry), *has_all)
 
 
 def _postgresql_matches(scope: UserScope, asked: Sequence[tuple[str, bool]]) -> Subquery:

@@ -137,7 +137,7 @@ class DriverConnection:
         self,
         connection: Any,
         statements: CompiledStatements,
-        clock: StatementClock | None,
+        clock: StatementClock | None = None,
         together: Together | None = None,
     ) -> None:
         self._connection, self._statements, self._clock = connection, statements, clock

@@ -138,8 +138,8 @@ class SqlChatTransaction:
         messages = found.scalar() or []
         if isinstance(messages, str):
             messages = json.loads(messages)
-        said = sorted((each for each in messages if each[0] is not None), key=lambda each: each[0])
-        return tuple((role, content) for _, role, content in said)
+        said = sorted([each for each in messages if each[0] is not None])  # by the number of each
+        return tuple([(role, content) for _, role, content in said])
 
     def add_turn(self, place: Place, key: str | None, reservation: Reservation, lease: Lease) -> str:
         turn_id = new_id()

@@ -14,7 +14,7 @@ def history(said: tuple[tuple[str, str], ...]) -> tuple[Message, ...]:
     If not all of them fit, the oldest are left out many at a time. Then the conversation begins with the same
     message for some turns, and a provider's cache knows it again.
     """
-    too_many = sum(len(content) for _, content in said) - MAX_HISTORY_CHARS
+    too_many = sum([len(content) for _, content in said]) - MAX_HISTORY_CHARS
     left_out = -(-too_many // STEP_CHARS) * STEP_CHARS
     passed = 0
     kept: list[Message] = []

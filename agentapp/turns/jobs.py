@@ -15,7 +15,7 @@ from agentapp.turns.feed import Subscriptions
 from agentapp.turns.leases import Leases
 from agentapp.turns.local import LocalTurns
 from agentapp.turns.remote import RemoteTurns
-from agentapp.turns.stores import LiveTurnStore, LoginStore, TurnStore
+from agentapp.turns.stores import LiveTurnStore, LoginStore, SearchIndex, TurnStore
 
 RENEWALS_PER_LEASE = 4
 
@@ -141,6 +141,16 @@ class CountSucceededTurns:
     def run(self, now: float) -> bool:
         self._guardrails.count_succeeded()
         return False
+
+
+class AddToSearchIndex:
+    name = "put new messages into the index of the search"
+
+    def __init__(self, index: SearchIndex) -> None:
+        self._index = index
+
+    def run(self, now: float) -> bool:
+        return self._index.add_waiting()
 
 
 class FollowRemoteTurns:

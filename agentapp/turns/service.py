@@ -16,6 +16,7 @@ from agentapp.turns.draining import Draining
 from agentapp.turns.feed import Feed, Subscription, Subscriptions
 from agentapp.turns.heartbeat import IDLE_SECONDS, Heartbeat, Heartbeats, ScheduledJob
 from agentapp.turns.jobs import (
+    AddToSearchIndex,
     CountSucceededTurns,
     EndDisplacedStreams,
     EndStreamsOfEndedLogins,
@@ -30,7 +31,7 @@ from agentapp.turns.jobs import (
 from agentapp.turns.local import LocalTurns
 from agentapp.turns.played import PlayedSubscription
 from agentapp.turns.remote import RemoteTurns
-from agentapp.turns.stores import LiveTurnStore, LoginStore
+from agentapp.turns.stores import LiveTurnStore, LoginStore, SearchIndex
 from agentapp.turns.turn import Turn, TurnKit
 from agentapp.turns.values import NewMessage, RepeatedMessage
 
@@ -155,7 +156,12 @@ class TurnService:
 
 
 def make_turn_service(
-    kit: TurnKit, live: LiveTurnStore, logins: LoginStore, slots: StreamSlots, binder: Binder
+    kit: TurnKit,
+    live: LiveTurnStore,
+    logins: LoginStore,
+    search_index: SearchIndex,
+    slots: StreamSlots,
+    binder: Binder,
 ) -> TurnService:
     local, remote, subscriptions = LocalTurns(binder), RemoteTurns(kit.store, live), Subscriptions()
     draining = Draining(local, remote, subscriptions)
@@ -178,6 +184,7 @@ def make_turn_service(
             ScheduledJob(PlayDroppedTurns(local)),
             ScheduledJob(FollowRemoteTurns(remote)),
             ScheduledJob(CountSucceededTurns(kit.guardrails), every=COUNT_SECONDS),
+            ScheduledJob(AddToSearchIndex(search_index), every=COUNT_SECONDS),
             ScheduledJob(EndStreamsOfEndedLogins(logins, subscriptions), every=IDLE_SECONDS),
             ScheduledJob(GiveUpLostTurns(live, local, leases), every=IDLE_SECONDS),
             ScheduledJob(abandoned, every=IDLE_SECONDS),

@@ -164,3 +164,10 @@ class LiveTurnStore(Protocol):
 class LoginStore(Protocol):
     def signed_in(self, tokens: Collection[str]) -> set[str]:
         """Those of these logins that are still valid."""
+
+
+class SearchIndex(Protocol):
+    def add_waiting(self) -> bool:
+        """Put what is new into the index of the search. Whether there is more than could be put there in a
+        moment. What is not there yet is found all the same, only more slowly.
+        """

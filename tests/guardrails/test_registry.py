@@ -70,8 +70,8 @@ def workers(database_url: str) -> Iterator[list[Worker]]:
     made = [Worker(database_url, cap=4, cleanup_every=3) for _ in range(2)]
     yield made
     for worker in made:
-        left = worker.db.engine.pool.checkedout()  # type: ignore[attr-defined]
-        worker.db.engine.dispose()
+        left = worker.db.connections_in_use()
+        worker.db.close()
         assert left == 0
 
 

@@ -89,6 +89,17 @@ def test_the_row_of_a_worker_that_has_ended_is_empty(memory: mmap.mmap) -> None:
     assert joined(memory, 1).count_here(PAGE, TURN, FOLLOWER) == 0
 
 
+def test_workers_know_how_many_connections_the_one_with_the_fewest_has(memory: mmap.mmap) -> None:
+    one, two = joined(memory, 0), joined(memory, 2)  # no worker has the row between them
+    one.note_connections(70_000)
+    two.note_connections(3)
+    assert one.fewest_connections() == two.fewest_connections() == 3
+    clear_row(memory, 2)
+    assert one.fewest_connections() == 70_000, "that one has ended"
+    joined(memory, 2)
+    assert one.fewest_connections() == 0
+
+
 def test_a_new_worker_begins_with_an_empty_row(memory: mmap.mmap) -> None:
     joined(memory, 1).take(TURN, ANN, ACME)
     assert joined(memory, 1).count_user(ANN) == 0
@@ -146,13 +157,21 @@ def test_others_want_a_seat_while_they_have_one_and_a_while_after_they_asked(mem
 def test_no_column_overlaps_another() -> None:
     for rows, width in ((1, 1), (3, 5), (16, 512)):
         layout = Layout(rows, width)
-        starts = [layout.in_use, layout.asked, layout.opened, layout.displaced, layout.users]
-        starts += [layout.tenants, layout.kinds, layout.size]
-        needed = [rows, rows * 48, layout.seats * 8, layout.seats * 8, layout.seats * 16, layout.seats * 16]
+        starts = [layout.in_use, layout.asked, layout.connections, layout.opened, layout.displaced]
+        starts += [layout.users, layout.tenants, layout.kinds, layout.size]
+        needed = [
+            rows,
+            rows * 48,
+            rows * 8,
+            layout.seats * 8,
+            layout.seats * 8,
+            layout.seats * 16,
+            layout.seats * 16,
+        ]
         needed += [layout.seats]
         for start, end, bytes_ in zip(starts[:-1], starts[1:], needed, strict=True):
             assert end - start >= bytes_
-        assert [start % 8 for start in starts[1:4]] == [0, 0, 0]
+        assert [start % 8 for start in starts[1:5]] == [0, 0, 0, 0]
 
 
 def test_no_byte_of_a_key_is_that_of_a_free_seat() -> None:

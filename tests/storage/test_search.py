@@ -10,8 +10,9 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import Connection, text
 
-from agentapp.isolation import Scope, UserScope
-from agentapp.storage import search, words
+from agentapp.isolation import Scope, UserScope, new_id
+from agentapp.storage import search, search_index, words
+from agentapp.storage.search_index import SearchIndex
 from agentapp.storage.words import asked_words, indexed_words
 from tests.storage.test_storage import Stores, read
 
@@ -22,7 +23,7 @@ OWN_WORDS = len("12345678")
 def stores(database_url: str) -> Iterator[Stores]:
     made = Stores(database_url)
     yield made
-    made.db.engine.dispose()
+    made.db.close()
 
 
 @pytest.fixture
@@ -143,11 +144,16 @@ def test_nobody_is_shown_what_an_entry_with_the_wrong_owner_points_at(stores: St
     assert read(stores, ann, lambda: stores.chats.search(ann.within("x"), "walnut", 5)) == []
 
 
+@pytest.mark.parametrize("is_waiting", [False, True])
 @pytest.mark.parametrize("what", ["chat", "user", "turn"])
-def test_entries_go_with_what_they_are_about(stores: Stores, ann: UserScope, what: str) -> None:
+def test_entries_go_with_what_they_are_about(
+    stores: Stores, ann: UserScope, what: str, is_waiting: bool
+) -> None:
     bob = stores.user("bob")
     said(stores, bob, "bobs walnut", "bobs")
     chat = said(stores, ann, "a walnut", "walnut")
+    if not is_waiting:
+        SearchIndex(stores.db).add_waiting()
     owner = {"t": ann.tenant_id, "u": ann.user_id}
     if what == "chat":
         stores.delete_chat(chat)
@@ -159,12 +165,78 @@ def test_entries_go_with_what_they_are_about(stores: Stores, ann: UserScope, wha
                 db.execute(text("DELETE FROM turns WHERE tenant_id = :t AND user_id = :u"), owner)
     assert _entries(stores, ann) == (1 if what == "turn" else 0), "the title of a chat without turns stays"
     assert titles(stores, bob, "walnut") == ["bobs"]
+    SearchIndex(stores.db).add_waiting()
     if stores.db.engine.dialect.name == "sqlite":
         with stores.db.engine.connect() as raw:
             kept = set(raw.scalars(text("SELECT term FROM search_terms")) if _terms(raw) else ())
         mine = indexed_words(ann.user_id, "walnut")
         assert (mine in kept) == (what == "turn")
         assert indexed_words(bob.user_id, "walnut") in kept
+
+
+def waiting(stores: Stores) -> list[int]:
+    if stores.db.engine.dialect.name != "sqlite":
+        return []
+    with stores.db.engine.connect() as raw:
+        return list(raw.scalars(text("SELECT id FROM search_index_waiting")))
+
+
+def test_what_waits_for_the_index_is_found_as_what_is_in_it(stores: Stores, ann: UserScope) -> None:
+    bob = stores.user("bob")
+    said(stores, ann, "a walnut tree", "old")
+    assert not SearchIndex(stores.db).add_waiting()
+    assert waiting(stores) == []
+    said(stores, ann, "one more walnut", "new")
+    said(stores, bob, "bobs walnut", "bobs")
+    for _ in range(2):
+        assert titles(stores, ann, "waln") == titles(stores, ann, "walnut") == ["new", "old"]
+        assert titles(stores, ann, "walnut more") == titles(stores, ann, "new") == ["new"]
+        assert titles(stores, ann, "alnut") == titles(stores, ann, "mo") == titles(stores, ann, "bobs") == []
+        assert titles(stores, bob, "walnut") == ["bobs"]
+        SearchIndex(stores.db).add_waiting()
+
+
+def test_many_that_wait_are_put_into_the_index_a_few_at_a_time_and_the_rest_at_the_next_beat(
+    stores: Stores, ann: UserScope, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(search_index, "MOST_AT_ONCE", 2)
+    for n in range(3):
+        said(stores, ann, f"walnut {n}", "tree")
+    assert not SearchIndex(stores.db).add_waiting(), "all of them are there within one beat"
+    assert waiting(stores) == []
+    for n in range(3):
+        said(stores, ann, f"walnut {n}", "tree")
+    monkeypatch.setattr(search_index, "MOST_SECONDS", -1.0)
+    before = waiting(stores)
+    for left in range(len(before) - 2, -2, -2):
+        assert SearchIndex(stores.db).add_waiting()
+        assert waiting(stores) == before[len(before) - max(left, 0) :]
+    assert not SearchIndex(stores.db).add_waiting()
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(st.lists(st.sampled_from(["say", "rename", "delete", "index"]), min_size=4, max_size=15))
+def test_whatever_is_in_the_index_already_the_search_finds_the_same(stores: Stores, steps: list[str]) -> None:
+    """And SQLite finds no fault with its index, in which there must be nothing but the entries."""
+    user, expected, chats = stores.user(new_id()[:8].lower().strip("-_") + "x"), list[str](), list[Scope]()
+    for n, step in enumerate(steps):
+        if step == "index":
+            SearchIndex(stores.db).add_waiting()
+        elif step == "say" or not chats:
+            chats.append(said(stores, user, "a walnut", f"title {n}"))
+            expected.append(f"title {n}")
+        elif step == "rename":
+            stores.chats.rename(chats[0], f"title {n}")
+            expected[0] = f"title {n}"
+        else:
+            stores.delete_chat(chats.pop())
+            expected.pop()
+        assert sorted(titles(stores, user, "walnut")) == sorted(titles(stores, user, "title"))
+        assert sorted(titles(stores, user, "title")) == sorted(expected)
+    SearchIndex(stores.db).add_waiting()
+    if stores.db.engine.dialect.name == "sqlite":
+        with stores.db.writing() as db:
+            db.execute(text("INSERT INTO search_index (search_index, rank) VALUES ('integrity-check', 1)"))
 
 
 def _entries(stores: Stores, owner: UserScope) -> Any:

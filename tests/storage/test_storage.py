@@ -136,8 +136,8 @@ def settle(turn: Turn, reply: str = "the reply") -> bool:
 def stores(database_url: str) -> Iterator[Stores]:
     made = Stores(database_url)
     yield made
-    left = made.db.engine.pool.checkedout(), made.db.open_readers()  # type: ignore[attr-defined]
-    made.db.engine.dispose()
+    left = made.db.connections_in_use(), made.db.open_readers()
+    made.db.close()
     assert left == (0, 0)
 
 
@@ -379,9 +379,9 @@ def test_the_scoped_session_is_removed_when_its_binding_ends(stores: Stores) -> 
         with stores.db.reading() as db:
             db.execute(text("SELECT 1"))
         assert stores.db.open_readers() == 1
-        assert stores.db.engine.pool.checkedout() == 1  # type: ignore[attr-defined]
+        assert stores.db.connections_in_use() == 1
     assert stores.db.open_readers() == 0
-    assert stores.db.engine.pool.checkedout() == 0  # type: ignore[attr-defined]
+    assert stores.db.connections_in_use() == 0
 
 
 def test_the_scoped_session_is_removed_even_if_another_cleanup_fails(stores: Stores) -> None:
@@ -402,8 +402,7 @@ def test_nobody_holds_two_connections_at_once(stores: Stores) -> None:
             db.execute(text("SELECT 1"))
         with stores.db.writing() as db:
             db.execute(text("SELECT 1"))
-            pools = {stores.db.engine.pool, stores.db.writing_engine.pool}
-            assert sum(pool.checkedout() for pool in pools) == 1  # type: ignore[attr-defined]
+            assert stores.db.connections_in_use() == 1
 
 
 def test_a_writer_that_does_not_get_its_turn_is_told_and_the_next_one_does(
@@ -416,7 +415,7 @@ def test_a_writer_that_does_not_get_its_turn_is_told_and_the_next_one_does(
         second = pool.submit(stores.accounts.sign_out, "nobody's token")
         assert isinstance(second.exception(), StorageUnavailable)
     stores.accounts.sign_out("nobody's token")
-    stores.db.engine.dispose()
+    stores.db.close()
 
 
 def test_reading_without_a_scope_is_an_error(stores: Stores) -> None:
@@ -467,7 +466,7 @@ def test_a_database_that_is_away_is_storage_unavailable(tmp_path: Path) -> None:
             stores.chats.page(scope)
         with pytest.raises(StorageUnavailable):
             stores.chats.create(scope)
-        stores.db.engine.dispose()
+        stores.db.close()
 
 
 def test_times_come_back_as_utc(stores: Stores) -> None:
@@ -498,7 +497,7 @@ def test_few_write_at_once_and_the_others_hold_nothing_meanwhile(stores: Stores)
         for _ in range(most):
             assert all_are_in.acquire(timeout=10)
         one_more = all_are_in.acquire(timeout=0.2)
-        connections = stores.db.writing_engine.pool.checkedout()  # type: ignore[attr-defined]
+        connections = stores.db.connections_in_use()
         leave.set()
         for each in writing:
             each.result(10)

@@ -25,18 +25,16 @@ def full_sqlite(db: Database) -> Iterator[None]:
         cursor.execute(f"PRAGMA max_page_count = {pages}")  # never less than there are
         cursor.close()
 
-    def limit(connection: Any, record: Any, proxy: Any) -> None:
+    def limit(connection: Any, record: Any) -> None:
         allow_pages(connection, 1)
 
-    def lift(connection: Any, record: Any, proxy: Any) -> None:
-        allow_pages(connection, 1_073_741_823)
-
-    event.listen(db.writing_engine, "checkout", limit)
+    db.close()  # so that the next one who writes opens a connection
+    event.listen(db.writing_engine, "connect", limit)
     try:
         yield
     finally:
-        event.remove(db.writing_engine, "checkout", limit)
-        event.listen(db.writing_engine, "checkout", lift)
+        event.remove(db.writing_engine, "connect", limit)
+        db.close()
 
 
 @contextmanager

@@ -14,10 +14,11 @@ from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
+from unittest import mock
 
 import pytest
 from flask import Flask
-from sqlalchemy import event, select, update
+from sqlalchemy import select, update
 
 from agentapp.agents.drivers.threaded import ThreadedDriver
 from agentapp.agents.prices import Prices
@@ -44,6 +45,7 @@ from agentapp.guardrails.cell import Key
 from agentapp.isolation import Scope, UserScope
 from agentapp.storage.models import GuardrailCell, LiveTurn
 from agentapp.storage.values import utc_now
+from agentapp.storage.write_permits import WritePermits
 from agentapp.turns.feed import Subscription
 from agentapp.turns.history import MAX_HISTORY_CHARS, STEP_CHARS, history
 from agentapp.turns.turn import Turn, TurnKit
@@ -80,17 +82,16 @@ def stored(parts: Parts, scope: Scope) -> Any:
 
 @contextmanager
 def counted_writes(parts: Parts) -> Iterator[list[Any]]:
-    """The connections on which a write transaction began, once for each. One connection writes, and it is
-    taken for each transaction.
-    """
+    """The permits to write that were taken, one for each transaction."""
     begun: list[Any] = []
+    permits = parts.db._write_permits
 
-    def note(connection: Any, *rest: Any) -> None:
-        begun.append(connection)
+    def take(seconds: float, **rest: Any) -> None:
+        begun.append(seconds)
+        WritePermits.take(permits, seconds, **rest)
 
-    event.listen(parts.db.writing_engine, "checkout", note)
-    yield begun
-    event.remove(parts.db.writing_engine, "checkout", note)
+    with mock.patch.object(permits, "take", take):
+        yield begun
 
 
 def test_a_turn_is_saved_as_two_messages_in_sequence(parts: Parts, scope: Scope, answering: Any) -> None:
@@ -124,7 +125,7 @@ def test_no_connection_is_held_while_the_model_talks(app: Flask, parts: Parts, m
             while len(parts.turns.subscriptions) < followers[0] and time.monotonic() < ends:
                 time.sleep(0.01)
             # The heartbeat has one now and then, for a moment.
-            while (count := parts.db.engine.pool.checkedout()) and time.monotonic() < ends:  # type: ignore[attr-defined]
+            while (count := parts.db.connections_in_use()) and time.monotonic() < ends:
                 time.sleep(0.01)
             held.append(count)
             yield word
@@ -860,7 +861,7 @@ def alive(parts: Parts) -> dict[str, int]:
     return counts | {
         "threads": threading.active_count(),
         "descriptors": len(descriptors() - idle_connections(parts)),
-        "checked out": parts.db.engine.pool.checkedout(),  # type: ignore[attr-defined]
+        "checked out": parts.db.connections_in_use(),
         "sessions": parts.db.open_readers(),
         "seats": parts.turns.slots.taken(),
         "turns": len(parts.turns.local.all()),

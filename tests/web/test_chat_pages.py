@@ -135,7 +135,7 @@ def work(app: Flask) -> Iterator[Callable[[], tuple[int, int]]]:
     def step() -> None:
         done[0] += 1
 
-    def watch(connection: Any, record: Any, proxy: Any) -> None:
+    def watch(connection: Any, record: Any) -> None:
         if engine.dialect.name == "sqlite":
             connection.set_progress_handler(step, 1)
 
@@ -145,13 +145,15 @@ def work(app: Flask) -> Iterator[Callable[[], tuple[int, int]]]:
     def count(statement: str, parameters: Any) -> None:
         statements[0] += 1
 
-    event.listen(engine, "checkout", watch)
+    app.extensions["agentapp"].db.close()  # so that all connections are opened anew
+    event.listen(engine, "connect", watch)
     event.listen(engine, "after_cursor_execute", count_rows)
     try:
         with statements_noted(count):
             yield lambda: (done[0], statements[0])
     finally:
-        event.remove(engine, "checkout", watch)
+        event.remove(engine, "connect", watch)
+        app.extensions["agentapp"].db.close()
         event.remove(engine, "after_cursor_execute", count_rows)
 
 

@@ -115,7 +115,7 @@ def boom(*args: object, **kwargs: object) -> None:
 
 
 def lose_database(parts: Parts, kind: str) -> None:
-    parts.db.engine.dispose()
+    parts.db.close()
     path = Path(parts.settings.database_url.removeprefix("sqlite:///"))
     for file in path.parent.glob(f"{path.name}*"):
         file.unlink()

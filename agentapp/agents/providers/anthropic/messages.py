@@ -10,7 +10,7 @@ from typing import Any
 import httpx2
 
 from agentapp.agents.meter import Meter, size_of, tokens_in
-from agentapp.agents.provider import Message, ModelCall, Reply, ToolCall
+from agentapp.agents.provider import Message, ModelCall, Reply, ToolCall, ToolResult
 from agentapp.agents.providers.anthropic.errors import CutShort, ErrorEvent, translate_error
 from agentapp.errors import ProviderError
 from agentapp.events import Usage
@@ -26,7 +26,7 @@ TOKEN_COUNTS = ("input_tokens", CACHE_READ, CACHE_WRITTEN, "output_tokens")
 
 def request_for(call: ModelCall, prompt_cache: bool = True) -> dict[str, Any]:
     """The arguments of ``messages.create``, without blank texts and empty messages: the API refuses them."""
-    messages = [{"role": m.role, "content": content} for m in call.messages if (content := list(_blocks(m)))]
+    messages = [{"role": m.role, "content": content} for m in call.messages if (content := _blocks(m))]
     request: dict[str, Any] = {
         "model": call.model,
         "max_tokens": call.max_tokens,
@@ -75,17 +75,22 @@ def _mark(block: dict[str, Any]) -> None:
     block["cache_control"] = {"type": "ephemeral"}
 
 
-def _blocks(message: Message) -> Iterator[dict[str, Any]]:
+def _blocks(message: Message) -> list[dict[str, Any]]:
+    texts = [{"type": "text", "text": text} for text in message.texts if text and not text.isspace()]
+    if not message.results and not message.calls:
+        return texts
     # Results come first: the API wants them at the head of the message that follows the calls.
-    for result in message.results:
-        block = {"type": "tool_result", "tool_use_id": result.call_id, "content": result.content or "(empty)"}
-        yield block | ({"is_error": True} if result.is_error else {})
-    for text in message.texts:
-        if text.strip():
-            yield {"type": "text", "text": text}
-    for call in message.calls:
-        sent = dict(call.input) if isinstance(call.input, Mapping) else {"input": call.input}
-        yield {"type": "tool_use", "id": call.id, "name": call.name, "input": sent}
+    return [*map(_result_block, message.results), *texts, *map(_call_block, message.calls)]
+
+
+def _result_block(result: ToolResult) -> dict[str, Any]:
+    block = {"type": "tool_result", "tool_use_id": result.call_id, "content": result.content or "(empty)"}
+    return block | ({"is_error": True} if result.is_error else {})
+
+
+def _call_block(call: ToolCall) -> dict[str, Any]:
+    sent = dict(call.input) if isinstance(call.input, Mapping) else {"input": call.input}
+    return {"type": "tool_use", "id": call.id, "name": call.name, "input": sent}
 
 
 class Assembler:

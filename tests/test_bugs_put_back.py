@@ -101,11 +101,11 @@ BUGS = (
         "tests/web/test_hooks.py::test_somebody_elses_teardown_that_raises_changes_nothing_for_the_next",
     ),
     Bug(
-        "a connection held while the model talks",
+        "a connection held while another one is waited for",
         "agentapp/storage/db.py",
         "        self.release()\n        self._write_permits.take(",
         "        self._write_permits.take(",
-        "tests/turns/test_turn.py::test_no_connection_is_held_while_the_model_talks",
+        "tests/storage/test_storage.py::test_nobody_holds_two_connections_at_once[sqlite]",
     ),
     Bug(
         "two connections held at once",
@@ -914,7 +914,7 @@ BUGS = (
         "            waiting.end()\n",
         "            pass\n",
         "tests/agents/drivers/test_in_place.py::"
-        "test_a_connection_in_the_pool_keeps_nothing_of_the_turn_that_used_it",
+        "test_a_connection_in_the_pool_keeps_nothing_of_the_turn_that_used_it[True]",
     ),
     Bug(
         "connecting cannot be stopped",

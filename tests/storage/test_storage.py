@@ -403,6 +403,10 @@ def test_nobody_holds_two_connections_at_once(stores: Stores) -> None:
         with stores.db.writing() as db:
             db.execute(text("SELECT 1"))
             assert stores.db.connections_in_use() == 1
+        with stores.db.reading() as db:
+            db.execute(text("SELECT 1"))
+        with stores.db.transaction():
+            assert stores.db.connections_in_use() == 1
 
 
 def test_a_writer_that_does_not_get_its_turn_is_told_and_the_next_one_does(

@@ -266,7 +266,15 @@ def test_time_that_is_up_ends_the_call_and_says_why() -> None:
         assert cancellation.is_cancelled
 
 
-def test_a_connection_in_the_pool_keeps_nothing_of_the_turn_that_used_it(claude: AnthropicProvider) -> None:
+@pytest.mark.parametrize("has_proxies", [False, True])
+def test_a_connection_in_the_pool_keeps_nothing_of_the_turn_that_used_it(
+    api: MessagesApi, monkeypatch: pytest.MonkeyPatch, has_proxies: bool
+) -> None:
+    """With proxies the connections are those of the SDK's own pool."""
+    proxies = {"ftp": "http://proxy.invalid"} if has_proxies else {}
+    monkeypatch.setattr("agentapp.agents.providers.anthropic.provider.getproxies", lambda: proxies)
+    claude = AnthropicProvider(KEY, api.url)
+
     class Looking:
         def __call__(self) -> None:
             pass
@@ -277,3 +285,4 @@ def test_a_connection_in_the_pool_keeps_nothing_of_the_turn_that_used_it(claude:
     del looking
     gc.collect()
     assert kept() is None
+    claude.close()

@@ -25,7 +25,7 @@ MAX_CONNECTIONS = 30  # of one process to PostgreSQL
 # Transactions of one process that write to PostgreSQL at once. All turns of a tenant lock its cell, and who
 # has locked it needs Python's global lock again to go on: the more threads are at it, the longer everybody
 # waits, with a connection and the rows of a chat in hand. With few, the others wait here and hold nothing.
-POSTGRES_WRITERS = 4
+POSTGRES_WRITERS = 5
 KEPT_SQLITE_CONNECTIONS = 8  # of one process, for reading
 # When the log of SQLite has so many pages (16 MiB), they are copied into the database. A turn writes fifty
 # pages, most of them again and again: the more are copied at once, the less there is to copy.

@@ -40,6 +40,8 @@ def fault(body: bytes, status: int = 200, note: str = "") -> str:
         (events(*TALK.pieces, end={"status": "interrupted", "reply": TALK.reply}), "turn interrupted"),
         (json.dumps({"status": "completed", "reply": TALK.reply}).encode(), ""),
         (json.dumps({"status": "completed", "reply": "word1"}).encode(), "another reply"),
+        (json.dumps({"choices": [{"message": {"content": TALK.reply}}]}).encode(), ""),
+        (json.dumps({"choices": [{"message": {"content": "word1"}}]}).encode(), "another reply"),
     ],
 )
 def test_only_all_of_the_reply_with_its_end_is_whole(body: bytes, expected: str) -> None:

@@ -15,6 +15,11 @@ Systems
   postgres      the same on PostgreSQL, on this machine; postgres+5ms over a line on which a round trip takes
                 5 ms more, postgres+0ms over the same line without that
   The first two run on gunicorn's gthread with as many workers and threads as agentapp has by default.
+  chainlit      a Chainlit app that forwards a message with the SDK and stores nothing. A session is an open
+                tab with a WebSocket of its own. One process: it is all that Chainlit supports
+  litellm       the LiteLLM proxy with as many workers, a master key and no database, asked as OpenAI's API is
+  These two are other people's servers, and measured only if --systems names them, and only for plain turns.
+  Each is first installed with pip into a venv below --peers, as bench/turns/peers/NAME.txt pins it.
 
 What (by default all)
   plain         turns/s, CPU and memory of JSON turns with an instant answer, from 1, 32, 128 and 512
@@ -39,72 +44,21 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 from agentapp.instance import PRIVATE_UMASK
-from bench.turns import burst, memory, parts, plain, streams
+from bench.turns import parts
 from bench.turns.figures import Figures
+from bench.turns.jobs import jobs
+from bench.turns.peers.installing import NotInstalled, default_home
 from bench.turns.processes import allow_open_files
 from bench.turns.runs import RunFailed
 from bench.turns.systems import System, Systems
 
 WHAT = ("plain", "postgres", "streams", "burst", "memory", "parts")
 ALL_SYSTEMS = "bare,naive,sqlite,postgres,postgres+5ms"
-MOST_REPEATED = (32, 128)
-COME_BACK_FROM = 1000
-
-
-@dataclass(frozen=True)
-class Job:
-    name: str
-    often: int
-    measure: Callable[[Systems, System, Figures], None]
-    systems: Callable[[System], bool]
-
-
-def jobs(options: argparse.Namespace) -> list[Job]:
-    what, found = options.what.split(","), []
-    sessions = dict.fromkeys(options.sessions if "plain" in what else [])
-    if "postgres" in what:
-        sessions.setdefault(32)
-    for n in sorted(sessions):
-        on_line = n == 32 and "postgres" in what
-        chosen = _all if on_line and "plain" in what else _agentapp if on_line else _direct
-        measure = partial(plain.measure, sessions=n, seconds=options.seconds)
-        often = options.repeat if n in MOST_REPEATED else options.repeat_others
-        found.append(Job(f"plain, {n} sessions", often, measure, chosen))
-    others: list[tuple[str, Callable[..., None]]] = []
-    if "streams" in what:
-        others += [(f"{n} streams", partial(streams.measure, streams=n)) for n in options.streams]
-    if "burst" in what:
-        for n in options.at_once:
-            comes_back = options.come_back or n >= COME_BACK_FROM
-            measure = partial(burst.measure, streams=n, comes_back=comes_back)
-            others.append((f"{n} streams at once", measure))
-    if "memory" in what:
-        others.append(("memory", memory.measure))
-    found += [Job(name, options.repeat_others, measure, _direct_but_naive) for name, measure in others]
-    return found
-
-
-def _all(system: System) -> bool:
-    return True
-
-
-def _direct(system: System) -> bool:
-    return system.link is None
-
-
-def _agentapp(system: System) -> bool:
-    return system.is_agentapp
-
-
-def _direct_but_naive(system: System) -> bool:
-    return _direct(system) and system.name != "naive"
 
 
 def numbers(text: str) -> list[int]:
@@ -125,6 +79,13 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--repeat", type=int, default=5, help="plain turns of 32 and 128 sessions")
     parser.add_argument("--repeat-others", type=int, default=1)
     parser.add_argument("--come-back", action="store_true")
+    parser.add_argument(
+        "--peers",
+        type=Path,
+        default=default_home(),
+        metavar="DIR",
+        help="where chainlit and litellm are installed",
+    )
     parser.add_argument("--quick", action="store_true", help="bare and sqlite, once, in about two minutes")
     options = parser.parse_args()
     options.what = options.only or options.what
@@ -137,9 +98,17 @@ def parsed() -> argparse.Namespace:
     return options
 
 
+def all_made(systems: Systems, figures: Figures) -> Iterator[System]:
+    for name in figures.systems:
+        try:
+            yield systems.make(name)
+        except NotInstalled as missing:
+            figures.note(f"{name}: {missing}")
+
+
 def measure_all(options: argparse.Namespace, home: Path, figures: Figures, held: ExitStack) -> None:
-    systems = Systems(home, held)
-    made = [systems.make(name) for name in figures.systems]
+    systems = Systems(home, held, options.peers.absolute())
+    made = list(all_made(systems, figures))
     for system in made:
         if system.postgres and system.link:
             figures.note(
@@ -171,7 +140,7 @@ def main() -> None:
             figures.note("interrupted: not everything was measured")
             options.what = ""
         finally:
-            if figures.rows:
+            if figures.rows or figures.notes:
                 print(figures.table())
         if "parts" in options.what.split(","):
             print("\n" + parts.report(Path(home) / "parts"))

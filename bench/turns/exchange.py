@@ -52,6 +52,8 @@ class Answer:
 
 
 def _fault_of(end: dict[str, Any], reply: str) -> str:
+    if "choices" in end:  # as OpenAI's API has it
+        return "" if end["choices"][0]["message"]["content"] == reply else "another reply"
     if end["status"] != "completed":
         return f"turn {end['status']} {end.get('error_code') or ''}".strip()
     return "" if end["reply"] == reply else "another reply"

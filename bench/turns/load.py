@@ -15,11 +15,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any
-from urllib.parse import urlencode
 
 from bench.turns.exchange import Answer, Connection, connected
+from bench.turns.peers.chainlit_client import ChainlitConnection
 from bench.turns.plans import Outcome, Phase, Plan, Sent, read_plan
 from bench.turns.processes import allow_open_files, cpu_seconds, descendants, machine_cpu_seconds, of_group
+from bench.turns.ways import WAYS
 
 START_SECONDS = 60.0
 POLL_SECONDS = 0.02
@@ -30,8 +31,8 @@ REFUSED_PAUSE = 0.5  # seconds: a server that refuses at once is not asked as fa
 
 class Crowd:
     def __init__(self, plan: Plan) -> None:
-        self._plan = plan
-        self._connections: list[Connection | None] = [None] * len(plan.people)
+        self._plan, self._way = plan, WAYS[plan.way]
+        self._connections: list[Connection | ChainlitConnection | None] = [None] * len(plan.people)
         self._turns = [0] * len(plan.people)
 
     async def wait_until_up(self) -> float:
@@ -116,18 +117,12 @@ class Crowd:
         return paths[self._turns[n] % len(paths)]
 
     async def _send(self, n: int, path: str, phase: Phase, outcome: Outcome) -> Answer:
-        person = self._plan.people[n]
-        form = urlencode({"csrf_token": person.csrf, "message": phase.message})
-        request = (
-            f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nAccept: {phase.accept}\r\n"
-            f"Cookie: {person.cookie}\r\nContent-Type: application/x-www-form-urlencoded\r\n"
-            f"Content-Length: {len(form)}\r\n\r\n{form}"
-        ).encode()
+        request = self._way.request(self._plan.people[n], path, phase)
         began = time.monotonic()
         try:
             connection = self._connections[n]
             if connection is None or not connection.is_open:
-                connection = self._connections[n] = await connected(self._plan.port)
+                connection = self._connections[n] = await self._way.connected(self._plan.port)
             answer = await connection.ask(request, phase.timeout)
         except OSError as exc:
             answer = Answer(0, b"", b"", time.monotonic(), None, type(exc).__name__)

@@ -118,5 +118,6 @@ def add_naive_people(database_url: str) -> list[Person]:
     return people
 
 
-def bare_people() -> list[Person]:
-    return [Person("", "", ("/messages",))] * PEOPLE
+def strangers(path: str) -> list[Person]:
+    """For a server that knows nobody."""
+    return [Person("", "", (path,))] * PEOPLE

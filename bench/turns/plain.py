@@ -19,10 +19,12 @@ WARM_UP_SECONDS = 1.0
 
 
 def measure(systems: Systems, system: System, figures: Figures, sessions: int, seconds: float) -> None:
+    said = (PLAIN.message, PLAIN.reply, sessions)
+    settles = system.peer.settles if system.peer else 0.0
     phases = [
-        Phase("burst", PLAIN.message, PLAIN.reply, sessions),
-        Phase("loop", PLAIN.message, PLAIN.reply, sessions, seconds=seconds, warm_up=WARM_UP_SECONDS),
-        Phase("burst", PLAIN.message, PLAIN.reply, sessions, pause=0.5),
+        Phase("burst", *said),
+        Phase("loop", *said, seconds=seconds, warm_up=WARM_UP_SECONDS, pause=settles),
+        Phase("burst", *said, pause=0.5),
     ]
     seen = SeenOnPostgres(system)
     found = run(systems, system, phases, RATES_OFF, watch=seen.watched)

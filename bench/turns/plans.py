@@ -45,6 +45,7 @@ class Plan:
     ready_path: str
     people: list[Person]
     phases: list[Phase]
+    way: str = "form"  # how one speaks to the server: a name in `ways.WAYS`
 
 
 @dataclass

@@ -57,6 +57,7 @@ def run(
             system.ready_path,
             system.people[:most],
             list(phases),
+            system.way,
         )
         with watch(running):
             report = _run_load(plan, running)
@@ -92,8 +93,9 @@ def _run_load(plan: Plan, running: Running) -> Report:
 
 
 def workers(running: Running) -> list[int]:
-    """All of the server's processes but the first, which only watches over the others."""
-    return [pid for pid in processes.of_group(running.pid) if pid != running.pid]
+    """All of the server's processes but the first, which only watches over the others, if there are any."""
+    others = [pid for pid in processes.of_group(running.pid) if pid != running.pid]
+    return others or [running.pid]
 
 
 def at(times: list[float], share: float) -> float:

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import compileall
-import os
 import secrets
 import shutil
-import signal
-import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -21,10 +18,13 @@ from sqlalchemy import create_engine, text
 from agentapp.parsing import settings_of
 from agentapp.server.options import ServerOptions
 from bench.turns import people
+from bench.turns.peers.installing import installed
+from bench.turns.peers.servers import PEERS, Peer
 from bench.turns.plans import Person
 from bench.turns.postgres import Postgres, SlowLink
 from bench.turns.processes import ROOT
-from tests.support.server import SCRIPTS, clean_env, free_port
+from bench.turns.starting import started
+from tests.support.server import SCRIPTS, free_port
 
 OPTIONS = settings_of(ServerOptions)
 WORKERS, THREADS = OPTIONS["workers"].default, OPTIONS["threads"].default
@@ -59,28 +59,44 @@ class Running:
 
 @dataclass(frozen=True)
 class System:
-    """One column of the table. ``prepared`` is a directory that every server gets a copy of."""
+    """One column of the table. ``prepared`` is a directory that every server gets a copy of, ``scripts``
+    one that has the command.
+    """
 
     name: str
     people: list[Person]
     prepared: Path | None = None
     postgres: Postgres | None = None
     link: SlowLink | None = None
+    peer: Peer | None = None
+    scripts: Path = SCRIPTS
 
     @property
     def is_agentapp(self) -> bool:
-        return self.name not in ("bare", "naive")
+        return self.name not in ("bare", "naive") and self.peer is None
+
+    @property
+    def way(self) -> str:
+        return self.peer.way if self.peer else "form"
+
+    @property
+    def env(self) -> Mapping[str, str]:
+        return self.peer.env if self.peer else {}
 
     @property
     def ready_path(self) -> str:
+        if self.peer:
+            return self.peer.ready_path
         return "/livez" if self.is_agentapp else "/"
 
     def command(self, port: int) -> list[str]:
+        if self.peer:
+            return self.peer.command(self.scripts, port, WORKERS)
         address = f"127.0.0.1:{port}"
         if self.is_agentapp:
-            return [str(SCRIPTS / "agentapp"), "serve", "--bind", address]
+            return [str(self.scripts / "agentapp"), "serve", "--bind", address]
         size = ["--workers", WORKERS, "--threads", THREADS, "--bind", address]
-        gunicorn = [str(SCRIPTS / "gunicorn"), "--no-control-socket", "-k", "gthread", *size]
+        gunicorn = [str(self.scripts / "gunicorn"), "--no-control-socket", "-k", "gthread", *size]
         return [*gunicorn, "--pythonpath", str(ROOT), f"bench.turns.{self.name}:app"]
 
     @contextmanager
@@ -97,8 +113,8 @@ class System:
 class Systems:
     """Makes the systems by their names. What they need ends with ``held``."""
 
-    def __init__(self, home: Path, held: ExitStack) -> None:
-        self._home, self._held, self._model_port = home, held, free_port()
+    def __init__(self, home: Path, held: ExitStack, peers: Path) -> None:
+        self._home, self._held, self._peers, self._model_port = home, held, peers, free_port()
         # As pip does when it installs. With PYTHONDONTWRITEBYTECODE every process would compile all anew.
         for package in ("agentapp", "bench"):
             compileall.compile_dir(ROOT / package, quiet=1)
@@ -109,7 +125,7 @@ class Systems:
         kind, _, milliseconds = name.removesuffix("ms").partition("+")
         match kind:
             case "bare":
-                return System(name, people.bare_people())
+                return System(name, people.strangers("/messages"))
             case "naive":
                 directory = self._prepared(name)
                 found = people.add_naive_people(f"sqlite:///{directory}/naive.sqlite3")
@@ -121,7 +137,14 @@ class Systems:
                 postgres, directory, found = self._on_postgres
                 link = postgres.link(float(milliseconds)) if milliseconds else None
                 return System(name, found, directory, postgres, link)
+        if peer := PEERS.get(name):
+            return self._of_others(peer)
         raise SystemExit(f"no such system: {name}")
+
+    def _of_others(self, peer: Peer) -> System:
+        scripts, directory = installed(peer.name, self._peers), self._prepared(peer.name)
+        shutil.copy(peer.source, directory)
+        return System(peer.name, people.strangers(peer.path), directory, peer=peer, scripts=scripts)
 
     @cached_property
     def _on_postgres(self) -> tuple[Postgres, Path, list[Person]]:
@@ -148,30 +171,8 @@ class Systems:
             with system.database(directory) as (url, variables):
                 began, pid = time.monotonic(), system.postgres.pid if system.postgres else 0
                 command = system.command(port)
-                with started(command, directory, directory / LOG, {**model, **variables, **env}) as server:
+                variables = {**model, **system.env, **variables, **env}
+                with started(command, directory, directory / LOG, variables) as server:
                     yield Running(server, port, began, directory, url, pid)
         finally:
             shutil.rmtree(directory, ignore_errors=True)
-
-
-@contextmanager
-def started(
-    command: list[str], directory: Path, log: Path, env: Mapping[str, str] | None = None
-) -> Iterator[int]:
-    """A command in a process group of its own, of which nothing is left at the end."""
-    with open(log, "wb") as output:
-        process = subprocess.Popen(
-            command,
-            cwd=directory,
-            env=clean_env(**(env or {})),
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-    try:
-        yield process.pid
-    finally:
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()

@@ -1,0 +1,1 @@
+"""Other people's servers: how they are installed, started and spoken to."""

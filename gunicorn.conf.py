@@ -26,7 +26,7 @@ from agentapp.server import options
 from agentapp.server.logger import OneLineLogger
 from agentapp.server.memory import limit_memory
 from agentapp.server.worker import TurnWorker
-from agentapp.storage.lock_news import make_pipe
+from agentapp.storage.write_token import make_pipe
 
 limit_memory(os.environ)
 os.umask(PRIVATE_UMASK)  # not gunicorn's own `umask`, which is for its socket: a proxy may be another user
@@ -130,7 +130,7 @@ def on_starting(arbiter: Any) -> None:
     arbiter.seats = make_memory(
         rows=max(16, 4 * arbiter.cfg.workers), width=arbiter.cfg.threads + PAGES_WORKER
     )
-    arbiter.lock_news = make_pipe()
+    arbiter.write_token = make_pipe()
     gc.freeze()  # the collector does not touch these objects again, so the workers go on sharing their memory
     if preparing:
         _wait_for(preparing)
@@ -156,7 +156,7 @@ def pre_fork(arbiter: Any, worker: Any) -> None:
     """Give the worker a row of the seats that no other worker has."""
     taken = {each.seats[1] for each in arbiter.WORKERS.values()}
     row = next(row for row in count() if row not in taken)
-    worker.seats, worker.lock_news = (arbiter.seats, row), arbiter.lock_news
+    worker.seats, worker.write_token = (arbiter.seats, row), arbiter.write_token
     worker.processors = processors_of(row, arbiter.cfg.workers) if _options.pin_workers else None
 
 
@@ -184,7 +184,7 @@ def post_worker_init(worker: Any) -> None:
     from agentapp.errors import StartError, StorageUnavailable
     from agentapp.web.warm_up import warm_up
 
-    worker.wsgi.extensions["agentapp"].start(worker.cfg.threads, worker.seats, worker.lock_news)
+    worker.wsgi.extensions["agentapp"].start(worker.cfg.threads, worker.seats, worker.write_token)
     try:
         _require_schema(worker.wsgi)
     except StorageUnavailable:

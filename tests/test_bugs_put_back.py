@@ -1015,11 +1015,11 @@ BUGS = (
         "tests/storage/test_search.py::test_what_waits_for_the_index_is_found_as_what_is_in_it[sqlite]",
     ),
     Bug(
-        "a worker does not tell that it has written",
+        "a worker keeps the token for writing",
         "agentapp/storage/write_permits.py",
         "        self._at_release()\n",
         "",
-        "tests/storage/test_lock_news.py::test_who_waits_is_told_when_another_worker_has_written",
+        "tests/storage/test_write_token.py::test_who_waits_has_the_token_as_soon_as_another_worker_has_written",
     ),
     Bug(
         "a kept connection is used by a forked child",

@@ -23,10 +23,10 @@ from agentapp.storage.engines import (
     make_sqlite_writer,
 )
 from agentapp.storage.kept_connections import KeptConnections
-from agentapp.storage.lock_news import LockNews
 from agentapp.storage.statements import CompiledStatements, DriverConnection, Row, Statement, Values
 from agentapp.storage.time_limit import limit_statements, took_too_long
 from agentapp.storage.write_permits import Shares, WritePermits
+from agentapp.storage.write_token import WriteToken
 
 POSTGRES_UNDEFINED_TABLE = "42P01"  # SQLite has no code of its own for this error
 
@@ -49,8 +49,8 @@ class Database:
     ) -> None:
         self.engine = make_engine(url)
         is_sqlite = self.engine.dialect.name == "sqlite"
-        self.lock_news = LockNews()
-        self.writing_engine = make_sqlite_writer(url, self.lock_news) if is_sqlite else self.engine
+        self.write_token = WriteToken()
+        self.writing_engine = make_sqlite_writer(url, self.write_token) if is_sqlite else self.engine
         self.disk = Disk(self.engine.url.database if is_sqlite else None, disk_reserve)
         if statement_seconds is not None:
             for engine in {self.engine, self.writing_engine}:
@@ -66,7 +66,7 @@ class Database:
         # so one lock for the whole process stands in front of it and keeps the queue short and in order.
         # PostgreSQL has no such limit; but see there. It also leaves connections for requests that only read.
         writers_at_once = 1 if is_sqlite else POSTGRES_WRITERS
-        self._write_permits = WritePermits(writers_at_once, self.lock_news.tell)
+        self._write_permits = WritePermits(writers_at_once, self.write_token.give_back)
         self._shares = None if is_sqlite else Shares(POSTGRES_WRITERS - 1)
         binder.at_release(self.release)
 
@@ -172,7 +172,7 @@ class Database:
         try:
             taken = kept.take()
             connection = DriverConnection(taken.driver, self._statements, taken.clock, taken.together)
-            begin_writing(taken.driver.cursor(), self.lock_news)
+            begin_writing(taken.driver.cursor(), self.write_token)
             try:
                 yield connection
                 connection.run_text("COMMIT")

@@ -14,7 +14,7 @@ from sqlalchemy import Connection, Engine, create_engine, event, exc
 
 from agentapp.instance import make_private
 from agentapp.storage.disk import PRIMARY_CODE
-from agentapp.storage.lock_news import LockNews
+from agentapp.storage.write_token import WriteToken
 
 CONNECT_SECONDS = 10.0
 LOCK_WAIT_SECONDS = 10.0  # for a lock that another process or another transaction holds
@@ -55,12 +55,12 @@ def make_engine(url: str) -> Engine:
     return engine
 
 
-def make_sqlite_writer(url: str, news: LockNews) -> Engine:
+def make_sqlite_writer(url: str, token: WriteToken) -> Engine:
     """The engine for the one connection that writes. Its transactions take the write lock when they begin: a
     reader that turns into a writer later fails under load, however long the timeout is.
     """
     engine = _make_sqlite_engine(url, pool_size=1, max_overflow=0)
-    event.listen(engine, "connect", partial(_never_sleep_for_lock, news))
+    event.listen(engine, "connect", partial(_never_sleep_for_lock, token))
     return engine
 
 
@@ -109,27 +109,28 @@ def _configure_postgres(connection: Any, record: Any) -> None:
     connection.commit()
 
 
-def _never_sleep_for_lock(news: LockNews, connection: sqlite3.Connection, record: Any) -> None:
+def _never_sleep_for_lock(token: WriteToken, connection: sqlite3.Connection, record: Any) -> None:
     """SQLite itself sleeps between its tries for up to a tenth of a second. A process that sleeps for so long
     is often too late again: see `begin_writing`.
     """
     connection.execute("PRAGMA busy_timeout = 0")
     connection.execute("PRAGMA temp_store = MEMORY")  # for `Together`: otherwise its views would be a file
-    record.info["writes"] = news
+    record.info["writes"] = token
 
 
 def _begin_sqlite(connection: Connection) -> None:
-    news = connection.connection.info.get("writes")
-    if news or connection.get_execution_options().get("agentapp_writes"):
-        begin_writing(connection.connection.cursor(), news)
+    token = connection.connection.info.get("writes")
+    if token or connection.get_execution_options().get("agentapp_writes"):
+        begin_writing(connection.connection.cursor(), token)
     else:
         connection.exec_driver_sql("BEGIN")
 
 
-def begin_writing(cursor: Any, news: LockNews | None = None) -> None:
+def begin_writing(cursor: Any, token: WriteToken | None = None) -> None:
     """Begin a transaction with SQLite's write lock, as soon as it can be had."""
-    news = news or LockNews()
+    token = token or WriteToken()
     ends = time.monotonic() + LOCK_WAIT_SECONDS
+    token.take()
     while True:
         try:
             cursor.execute("BEGIN IMMEDIATE")
@@ -143,7 +144,7 @@ def begin_writing(cursor: Any, news: LockNews | None = None) -> None:
             return
         if time.monotonic() > ends:
             raise sqlite3.OperationalError("no transaction could be begun")
-        news.wait()
+        token.wait()
 
 
 def _remember_pid(connection: Any, record: Any) -> None:

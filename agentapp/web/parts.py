@@ -56,15 +56,16 @@ class Parts:
         self,
         threads: int | None = None,
         seats: tuple[mmap, int] | None = None,
-        lock_news: tuple[int, int] | None = None,
+        write_token: tuple[int, int] | None = None,
     ) -> None:
         """Call it in each worker, after the fork. ``threads`` is how many the worker really has. ``seats`` is
-        the memory that it shares with the other workers, and its row there, and ``lock_news`` a pipe of them.
+        the memory that it shares with the other workers, and its row there, and ``write_token`` is a pipe of
+        theirs.
         """
         if seats is not None and not self.seats.join(*seats):
             log.warning("this worker counts streams and pages by itself: it cannot use the shared memory")
-        if lock_news is not None:
-            self.db.lock_news.join(lock_news)
+        if write_token is not None:
+            self.db.write_token.join(write_token)
         threads = threads or self.settings.threads
         self.turns.start(threads, self.settings.threads_reserved)
 

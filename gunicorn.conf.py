@@ -156,7 +156,8 @@ def pre_fork(arbiter: Any, worker: Any) -> None:
     """Give the worker a row of the seats that no other worker has."""
     taken = {each.seats[1] for each in arbiter.WORKERS.values()}
     row = next(row for row in count() if row not in taken)
-    worker.seats, worker.write_token = (arbiter.seats, row), arbiter.write_token
+    # A master that was started by the version before has none, and goes on after SIGHUP.
+    worker.seats, worker.write_token = (arbiter.seats, row), getattr(arbiter, "write_token", None)
     worker.processors = processors_of(row, arbiter.cfg.workers) if _options.pin_workers else None
 
 

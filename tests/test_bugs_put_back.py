@@ -1015,10 +1015,18 @@ BUGS = (
         "tests/storage/test_search.py::test_what_waits_for_the_index_is_found_as_what_is_in_it[sqlite]",
     ),
     Bug(
+        "a worker that stops leaves connections to others that stop too",
+        "agentapp/server/request_loop.py",
+        "            while most and self._accept_one(listener):\n",
+        "            while most and not self._is_ahead and self._accept_one(listener):\n",
+        "tests/server/test_accepting.py"
+        "::test_a_worker_that_stops_takes_all_that_has_come_however_many_the_others_have",
+    ),
+    Bug(
         "a worker keeps the token for writing",
         "agentapp/storage/write_permits.py",
-        "        self._at_release()\n",
-        "",
+        "            self._at_release()\n",
+        "            pass\n",
         "tests/storage/test_write_token.py::test_who_waits_has_the_token_as_soon_as_another_worker_has_written",
     ),
     Bug(

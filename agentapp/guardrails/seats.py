@@ -230,7 +230,7 @@ class Seats:  # agentapp: shared ok - joined before the first request; each seat
         in_use = self._memory[self._in_use : self._in_use + rows]
         end = self._connections + rows * NUMBER.size
         counts = NUMBER.iter_unpack(self._memory[self._connections : end])
-        return min(int(count) for (count,), used in zip(counts, in_use, strict=True) if used)
+        return min((int(count) for (count,), used in zip(counts, in_use, strict=True) if used), default=0)
 
     def _last_row(self) -> int:
         """How many rows there are up to the last that is in use."""

@@ -198,14 +198,19 @@ class RequestLoop(WaitingLoop):
         # could be that of another file by then.
         self.tpool.shutdown(wait=False)
 
-    def accept(self, listener: Any, most: int = ACCEPTED_AT_ONCE) -> None:
+    def accept(self, listener: Any, most: int | None = None) -> None:
+        """Take what other workers should not have instead, or, if told how many, so many in any case."""
+        if most is not None:
+            while most and self._accept_one(listener):
+                most -= 1
+            return
         has_waited, self._has_left_some = self._has_left_some, False
-        for _ in range(most):
-            if not self._accept_one(listener) or (most == ACCEPTED_AT_ONCE and self.tpool.are_full):
+        for _ in range(ACCEPTED_AT_ONCE):
+            if not self._accept_one(listener) or self.tpool.are_full:
                 return
             if not has_waited and self._is_ahead:
                 break
-        if most == ACCEPTED_AT_ONCE and self._is_ahead:
+        if self._is_ahead:
             self._has_left_some = True
             self._pause_accepting(LEFT_WHEN_AHEAD_SECONDS)
 

@@ -182,9 +182,11 @@ class Database:
         except (sqlite3.Error, exc.SQLAlchemyError) as error:
             raise self._translated(error) from error
         finally:
-            if taken is not None:
-                kept.give_back(taken)
-            self._write_permits.give_back()
+            try:
+                if taken is not None:
+                    kept.give_back(taken)
+            finally:
+                self._write_permits.give_back()
 
     @contextmanager
     def _looking_in_sqlite(self, kept: KeptConnections) -> Iterator[DriverConnection]:

@@ -38,10 +38,12 @@ class WritePermits:
             raise StorageUnavailable("The database is busy. Try again in a moment.")
 
     def give_back(self) -> None:
-        self._at_release()
-        with self._lock:
-            self._free += 1
-            self._tell_next()
+        try:
+            self._at_release()
+        finally:
+            with self._lock:
+                self._free += 1
+                self._tell_next()
 
     def _take(self, seconds: float) -> bool:
         with self._lock:

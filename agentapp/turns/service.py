@@ -184,10 +184,11 @@ def make_turn_service(
             ScheduledJob(PlayDroppedTurns(local)),
             ScheduledJob(FollowRemoteTurns(remote)),
             ScheduledJob(CountSucceededTurns(kit.guardrails), every=COUNT_SECONDS),
-            ScheduledJob(AddToSearchIndex(search_index), every=COUNT_SECONDS),
             ScheduledJob(EndStreamsOfEndedLogins(logins, subscriptions), every=IDLE_SECONDS),
             ScheduledJob(GiveUpLostTurns(live, local, leases), every=IDLE_SECONDS),
             ScheduledJob(abandoned, every=IDLE_SECONDS),
+            # Last: if the index is damaged, the jobs above run all the same.
+            ScheduledJob(AddToSearchIndex(search_index), every=COUNT_SECONDS),
         ),
         binder,
         kit.telemetry,

@@ -27,7 +27,13 @@ from agentapp.isolation import RequestScope, Scope
 from agentapp.turns.abandoned import interrupt_abandoned
 from agentapp.turns.feed import Subscription
 from agentapp.turns.heartbeat import IDLE_SECONDS, TICK_SECONDS, Job
-from agentapp.turns.jobs import GiveUpLostTurns, InterruptAbandonedTurns, RenewLeases, WriteEvents
+from agentapp.turns.jobs import (
+    AddToSearchIndex,
+    GiveUpLostTurns,
+    InterruptAbandonedTurns,
+    RenewLeases,
+    WriteEvents,
+)
 from agentapp.turns.service import TurnService
 from agentapp.turns.turn import Turn
 from agentapp.turns.values import Lease, NewMessage
@@ -672,3 +678,10 @@ def test_a_turn_that_was_taken_for_dead_stays_so_if_something_else_has_happened(
     with two.binder.bound(scope):
         assert two.chats.transcript(scope).messages[1].content == "Half, "
     assert held(two, scope) == (0, 0, 0, 0, 0)
+
+
+def test_the_index_of_the_search_comes_last_so_that_no_other_job_depends_on_it(parts: Parts) -> None:
+    """The rest of a beat is skipped when a job fails, and an index may be damaged."""
+    *others, last = (type(scheduled.job) for scheduled in parts.turns.heartbeat.jobs)
+    assert last is AddToSearchIndex
+    assert InterruptAbandonedTurns in others

@@ -1024,9 +1024,9 @@ BUGS = (
     ),
     Bug(
         "a worker keeps the token for writing",
-        "agentapp/storage/write_permits.py",
-        "            self._at_release()\n",
-        "            pass\n",
+        "agentapp/storage/db.py",
+        "                    kept.give_back(taken)\n                self.write_token.give_back()\n",
+        "                    kept.give_back(taken)\n",
         "tests/storage/test_write_token.py::test_who_waits_has_the_token_as_soon_as_another_worker_has_written",
     ),
     Bug(

@@ -66,7 +66,7 @@ class Database:
         # so one lock for the whole process stands in front of it and keeps the queue short and in order.
         # PostgreSQL has no such limit; but see there. It also leaves connections for requests that only read.
         writers_at_once = 1 if is_sqlite else POSTGRES_WRITERS
-        self._write_permits = WritePermits(writers_at_once, self.write_token.give_back)
+        self._write_permits = WritePermits(writers_at_once)
         self._shares = None if is_sqlite else Shares(POSTGRES_WRITERS - 1)
         binder.at_release(self.release)
 
@@ -84,8 +84,12 @@ class Database:
         for a second, the pool would run empty and all of them would wait for ever.
         """
         self.release()
-        with self._permit(), _translating_errors(self.disk), self._writers.begin() as db:
-            yield db
+        with self._permit(), _translating_errors(self.disk):
+            try:
+                with self._writers.begin() as db:
+                    yield db
+            finally:
+                self.write_token.give_back()
 
     def transaction(
         self, tenant: str | None = None, *, urgent: bool = False
@@ -149,6 +153,11 @@ class Database:
         """How many request-scoped db sessions are open. If some leak, this number grows."""
         return len(self._readers.registry.registry)
 
+    def share_writing(self, pipe: tuple[int, int]) -> None:
+        """With the other workers, to which the same pipe was given: see `write_token`."""
+        if self._kept_writers is not None:
+            self.write_token.join(pipe)
+
     def connections_in_use(self) -> int:
         pools: Any = {self.engine.pool, self.writing_engine.pool}
         kept = [each for each in (self._kept_readers, self._kept_writers) if each is not None]
@@ -185,6 +194,7 @@ class Database:
             try:
                 if taken is not None:
                     kept.give_back(taken)
+                self.write_token.give_back()
             finally:
                 self._write_permits.give_back()
 

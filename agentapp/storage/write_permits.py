@@ -5,7 +5,7 @@ never all of them, so that one that waits for a row of its own does not keep the
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 from agentapp.errors import StorageUnavailable
@@ -14,12 +14,9 @@ from agentapp.errors import StorageUnavailable
 class WritePermits:
     """Whoever comes when a permit is free takes it, also before those who were told that it is and are not
     awake yet: with many threads at work it takes long to wake up, and the database would wait meanwhile.
-
-    ``at_release`` is called whenever somebody has written.
     """
 
-    def __init__(self, most: int, at_release: Callable[[], object] = lambda: None) -> None:
-        self._at_release = at_release
+    def __init__(self, most: int) -> None:
         self._free, self._urgent = most, 0
         self._lock = threading.Lock()
         self._changed, self._changed_for_urgent = (threading.Condition(self._lock) for _ in range(2))
@@ -38,12 +35,9 @@ class WritePermits:
             raise StorageUnavailable("The database is busy. Try again in a moment.")
 
     def give_back(self) -> None:
-        try:
-            self._at_release()
-        finally:
-            with self._lock:
-                self._free += 1
-                self._tell_next()
+        with self._lock:
+            self._free += 1
+            self._tell_next()
 
     def _take(self, seconds: float) -> bool:
         with self._lock:

@@ -65,7 +65,7 @@ class Parts:
         if seats is not None and not self.seats.join(*seats):
             log.warning("this worker counts streams and pages by itself: it cannot use the shared memory")
         if write_token is not None:
-            self.db.write_token.join(write_token)
+            self.db.share_writing(write_token)
         threads = threads or self.settings.threads
         self.turns.start(threads, self.settings.threads_reserved)
 

@@ -11,6 +11,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from sqlalchemy import exc, text
 
 from agentapp.isolation import ThreadBinder
 from agentapp.storage import write_token
@@ -34,7 +35,7 @@ def workers(tmp_path: Path, pipe: Pipe) -> Iterator[tuple[Database, Database]]:
     """Two databases on one file, as two workers have them."""
     one, two = (Database(f"sqlite:///{tmp_path}/a.sqlite3", ThreadBinder()) for _ in range(2))
     for db in (one, two):
-        db.write_token.join(pipe)
+        db.share_writing(pipe)
     yield one, two
     one.close()
     two.close()
@@ -64,6 +65,20 @@ def test_who_waits_has_the_token_as_soon_as_another_worker_has_written(
             written = pool.submit(make_table, two, "second")
             assert waits.wait(10)
         written.result(5)
+
+
+def test_each_way_to_write_gives_the_token_back(
+    workers: tuple[Database, Database], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(write_token, "LONGEST_WAIT_SECONDS", NEVER)
+    one, two = workers
+    make_table(one, "first")
+    with two.writing() as db:
+        db.execute(text("INSERT INTO first VALUES ('x')"))
+    for db_of in workers:
+        with pytest.raises(exc.IntegrityError), db_of.transaction():
+            raise sqlite3.IntegrityError("whatever fails")
+    make_table(one, "second")
 
 
 def test_a_token_that_is_lost_keeps_nobody_from_writing_and_is_there_again_afterwards(

@@ -1023,6 +1023,14 @@ BUGS = (
         "::test_a_worker_that_stops_takes_all_that_has_come_however_many_the_others_have",
     ),
     Bug(
+        "a call that is given up between two attempts costs the last one only",
+        "agentapp/agents/providers/retrying.py",
+        "                failure.usage = attempts.spent  # of all attempts, and not of the last one alone\n",
+        "",
+        "tests/agents/providers/test_retrying.py"
+        "::test_a_call_that_is_given_up_between_two_attempts_costs_all_that_were_made",
+    ),
+    Bug(
         "a worker keeps the token for writing",
         "agentapp/storage/db.py",
         "                    kept.give_back(taken)\n                self.write_token.give_back()\n",

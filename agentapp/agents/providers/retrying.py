@@ -54,6 +54,7 @@ class Retrying:
             yield attempts.spent
             sleep(delay)
             if call.cancellation.is_cancelled:
+                failure.usage = attempts.spent  # of all attempts, and not of the last one alone
                 raise failure
 
 

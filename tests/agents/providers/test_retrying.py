@@ -215,6 +215,22 @@ def test_a_call_that_was_hung_up_on_is_not_tried_again() -> None:
     assert provider.left == [GOOD]
 
 
+def test_a_call_that_is_given_up_between_two_attempts_costs_all_that_were_made() -> None:
+    asked, provider = call(), Tries([busy()], [busy()], GOOD)
+    waits: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        waits.append(seconds)
+        if len(waits) == 2:
+            asked.cancellation.cancel()
+
+    with pytest.raises(ProviderBusy) as caught:
+        list(Retrying(provider, sleep=sleep).stream(asked))
+    spent = busy().usage
+    assert spent is not None
+    assert (provider.left, caught.value.usage) == ([GOOD], spent + spent)
+
+
 def test_the_wait_before_a_retry_ends_when_the_call_is_hung_up_on() -> None:
     asked, provider = call(), Tries([busy(retry_after=10)], GOOD)
     items = Retrying(provider).stream(asked)

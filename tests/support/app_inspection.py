@@ -44,10 +44,13 @@ def sql(settings: Settings, statement: str, *values: object) -> list[tuple[Any, 
 
 
 def dump(settings: Settings) -> dict[str, list[tuple[Any, ...]]]:
-    """Every row of every table, but for the provider's cell: the heartbeat counts turns in it some time after
-    they have ended.
+    """Every row of every table, but for what the heartbeat makes of them some time later: it counts turns in
+    the provider's cell, and puts the search's entries into their index.
     """
-    tables = sql(settings, "SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY name")
+    tables = sql(
+        settings,
+        "SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'search_index%' ORDER BY name",
+    )
     every = {name: sorted(sql(settings, f"SELECT * FROM {name}"), key=repr) for (name,) in tables}
     every["guardrail_cells"] = [row for row in every["guardrail_cells"] if row[0] != "provider"]
     return every

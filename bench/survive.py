@@ -25,9 +25,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from sqlalchemy import Connection, Engine, event
-
 from agentapp.storage import migrate
+from agentapp.storage.write_permits import WritePermits
 from tests.support import charging_scenarios, client_scenarios, shutdown_scenarios
 from tests.support.databases import migrated_in
 from tests.support.retrying_users import CountingModel, Found, Installation, Words, installation, memory
@@ -96,16 +95,16 @@ def counted() -> Any:
     """The application; each worker counts its heartbeat's write transactions in a file of its own."""
     from agentapp.app import create_app
 
-    count = 0
+    count, take = 0, WritePermits.take
 
-    def note(connection: Connection) -> None:
+    def counting(permits: WritePermits, seconds: float, **rest: Any) -> None:
         nonlocal count
-        writes = connection.get_execution_options().get("agentapp_writes")
-        if writes and threading.current_thread().name == "agentapp-heartbeat":
+        take(permits, seconds, **rest)
+        if threading.current_thread().name.startswith("agentapp-heartbeat"):
             count += 1
             Path(f"commits-{os.getpid()}").write_text(str(count))
 
-    event.listen(Engine, "commit", note)
+    WritePermits.take = counting  # type: ignore[method-assign]
     return create_app()
 
 

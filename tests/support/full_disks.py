@@ -28,13 +28,17 @@ def full_sqlite(db: Database) -> Iterator[None]:
     def limit(connection: Any, record: Any) -> None:
         allow_pages(connection, 1)
 
-    db.close()  # so that the next one who writes opens a connection
+    def let_all_open_anew() -> None:
+        with db._write_permits.held(10):  # so that nobody has the connection that writes
+            db.close()
+
     event.listen(db.writing_engine, "connect", limit)
+    let_all_open_anew()
     try:
         yield
     finally:
         event.remove(db.writing_engine, "connect", limit)
-        db.close()
+        let_all_open_anew()
 
 
 @contextmanager

@@ -139,7 +139,8 @@
     const focused = document.activeElement;
     main.dataset.running = String(busy);
     log.setAttribute("aria-busy", String(busy));
-    if (sendButton.hidden !== busy) swapped = performance.now();
+    // While the page loads, nobody has pressed anything on it.
+    if (sendButton.hidden !== busy && document.readyState === "complete") swapped = performance.now();
     sendButton.hidden = busy;
     byId("stopping").hidden = !busy;
     showStop("Stop");

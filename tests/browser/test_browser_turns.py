@@ -351,7 +351,7 @@ def test_a_page_whose_stream_gives_way_waits_without_alarm_and_goes_on(page: Pag
 
 
 def stops(page: Page) -> None:
-    """A press within half a second after the button has appeared is taken for the second of a double click."""
+    """A press half a second after the button has appeared is taken for the second of a double click."""
 
     def is_stopping() -> bool:
         button = page.find("#stop")

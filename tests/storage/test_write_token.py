@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import sqlite3
 import threading
 from collections.abc import Iterator
@@ -47,6 +48,10 @@ def joined(pipe: Pipe) -> WriteToken:
     return token
 
 
+def is_there(pipe: Pipe) -> bool:
+    return bool(select.select([pipe[0]], [], [], 0)[0])
+
+
 def make_table(db: Database, name: str) -> None:
     with db.transaction() as connection:
         connection.run_text(f"CREATE TABLE {name} (id TEXT)")
@@ -67,29 +72,25 @@ def test_who_waits_has_the_token_as_soon_as_another_worker_has_written(
         written.result(5)
 
 
-def test_each_way_to_write_gives_the_token_back(
-    workers: tuple[Database, Database], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(write_token, "LONGEST_WAIT_SECONDS", NEVER)
+def test_each_way_to_write_gives_the_token_back(workers: tuple[Database, Database], pipe: Pipe) -> None:
     one, two = workers
     make_table(one, "first")
+    assert is_there(pipe)
     with two.writing() as db:
         db.execute(text("INSERT INTO first VALUES ('x')"))
-    for db_of in workers:
-        with pytest.raises(exc.IntegrityError), db_of.transaction():
-            raise sqlite3.IntegrityError("whatever fails")
-    make_table(one, "second")
+        assert not is_there(pipe)
+    assert is_there(pipe)
+    with pytest.raises(exc.IntegrityError), one.transaction():
+        raise sqlite3.IntegrityError("whatever fails")
+    assert is_there(pipe)
 
 
 def test_a_token_that_is_lost_keeps_nobody_from_writing_and_is_there_again_afterwards(
-    workers: tuple[Database, Database], pipe: Pipe, monkeypatch: pytest.MonkeyPatch
+    workers: tuple[Database, Database], pipe: Pipe
 ) -> None:
     os.read(pipe[0], 1)  # by a worker that was killed then
-    one, two = workers
-    make_table(one, "first")
-    monkeypatch.setattr(write_token, "LONGEST_WAIT_SECONDS", NEVER)
-    make_table(two, "second")
-    make_table(one, "third")
+    make_table(workers[0], "first")
+    assert is_there(pipe)
 
 
 def test_who_has_the_token_waits_for_a_command_that_knows_nothing_of_it(
@@ -124,8 +125,14 @@ def test_a_token_that_another_worker_takes_first_is_only_missed(
     read = os.read
     monkeypatch.setattr(os, "read", lambda end, size: read(end, size) and read(end, size))
     joined(pipe).take()
+    assert not is_there(pipe)
 
 
 def test_a_process_without_a_pipe_does_not_wait_before_its_first_try(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(write_token, "TRY_AGAIN_SECONDS", NEVER)
-    WriteToken().take()
+    slept: list[float] = []
+    monkeypatch.setattr(write_token.time, "sleep", slept.append)
+    token = WriteToken()
+    token.take()
+    assert slept == []
+    token.wait()
+    assert slept == [write_token.TRY_AGAIN_SECONDS]

@@ -128,7 +128,7 @@
 
   const DOUBLE_CLICK_MS = 500; // the second click would hit the button that has just replaced the first one
   let reminder = 0;
-  let swapped = 0;
+  let swapped = -DOUBLE_CLICK_MS; // on a page that was just loaded nothing has been swapped
 
   function say(words) {
     byId("status").textContent = words;
@@ -139,8 +139,7 @@
     const focused = document.activeElement;
     main.dataset.running = String(busy);
     log.setAttribute("aria-busy", String(busy));
-    // While the page loads, nobody has pressed anything on it.
-    if (sendButton.hidden !== busy && document.readyState === "complete") swapped = performance.now();
+    if (sendButton.hidden !== busy) swapped = performance.now();
     sendButton.hidden = busy;
     byId("stopping").hidden = !busy;
     showStop("Stop");

@@ -130,7 +130,7 @@ def limits_of(settings: Settings) -> Limits:
 def _report_left_bound(telemetry: Telemetry, scope: RequestScope) -> None:
     """A request ended and its scope was not cleared. The sweep before the next request found it."""
     detail = f"request {scope.request_id} was still bound when its thread was used again"
-    telemetry.alert("left-bound", detail)
+    telemetry.violation("left-bound", detail, scope.request_id)
 
 
 def load_team(where: str) -> Team:

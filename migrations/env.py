@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from alembic import context
 
-from agentapp.storage.models import Base
+from agentapp.storage.operator_models import Base
 
 connection = context.config.attributes.get("connection")
 if connection is None:

@@ -17,9 +17,9 @@ LAYERS = (
     {"storage"},
     {"turns"},
     {"agents", "guardrails", "server"},
-    {"config"},
+    {"config", "telemetry"},
     {"events", "instance", "isolation", "parsing", "processors"},
-    {"audit", "errors", "logs", "telemetry"},
+    {"audit", "errors", "logs"},
 )
 # Third parties with an owner: nobody else may import them.
 OWNERS = {

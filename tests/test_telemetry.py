@@ -19,11 +19,11 @@ from agentapp.turns.values import NewMessage
 from agentapp.web.parts import Parts
 from tests.support.turns import someone
 
-METHODS = ("count", "observe", "gauge", "alert")
+METHODS = ("count", "observe", "gauge", "check", "violation", "alert")
 
 
 @pytest.mark.parametrize("kind", [NullTelemetry, Violations])
-def test_every_kind_has_all_four_methods_with_the_same_arguments(kind: Any) -> None:
+def test_every_kind_has_all_methods_with_the_same_arguments(kind: Any) -> None:
     for name in METHODS:
         assert inspect.signature(getattr(kind, name)) == inspect.signature(getattr(Telemetry, name))
     telemetry: Telemetry = kind()
@@ -32,18 +32,18 @@ def test_every_kind_has_all_four_methods_with_the_same_arguments(kind: Any) -> N
     telemetry.gauge("live", 3, kind="turns")
 
 
-def test_alerts_are_counted_by_kind_and_logged(caplog: pytest.LogCaptureFixture) -> None:
+def test_violations_are_counted_by_kind_and_logged(caplog: pytest.LogCaptureFixture) -> None:
     violations = Violations()
     assert violations.counts() == {}
-    violations.alert("left-bound", "request r was still bound")
-    violations.alert("left-bound", "request s was still bound")
+    violations.violation("left-bound", "it was still bound", "r")
+    violations.violation("left-bound", "it was still bound", "s")
     violations.count("turns_total")
     assert violations.counts() == {"left-bound": 2}
-    assert "isolation violation (left-bound): request s was still bound" in caplog.text
+    assert "isolation violation (left-bound) in request s: it was still bound" in caplog.text
 
 
 @pytest.mark.violates
-def test_a_scope_left_bound_and_a_foreign_scope_are_alerts(make_app: Callable[..., Flask]) -> None:
+def test_a_scope_left_bound_and_a_foreign_scope_are_violations(make_app: Callable[..., Flask]) -> None:
     parts: Parts = make_app().extensions["agentapp"]
     scope = Scope(request_id="r", tenant_id="t", user_id="u", session_id="s")
     parts.binder.bound(scope).__enter__()

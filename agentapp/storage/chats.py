@@ -27,7 +27,7 @@ from agentapp.turns.values import UNTITLED
 
 MAX_PASSAGE_CHARS = 160
 CHAT_COLUMNS = (ChatSession.id, ChatSession.title, ChatSession.created_at, ChatSession.updated_at)
-ADD_CHAT = Statement(insert(ChatSession))
+ADD_CHAT = Statement(insert(ChatSession), ("id", "tenant_id", "user_id", "title", "created_at", "updated_at"))
 GET_CHAT = Statement(select(*CHAT_COLUMNS).where(this_session(OWNER)))
 RENAME_CHAT = Statement(update(ChatSession).where(this_session(OWNER)), ("title",))
 NEWEST_CHATS = Statement(

@@ -52,6 +52,8 @@ class Tenant(Base):
     id: Mapped[str] = mapped_column(Id, primary_key=True)
     name: Mapped[str] = mapped_column(String(64), unique=True)
     created_at: Mapped[datetime]
+    retain_sessions_days: Mapped[int | None]  # 0 keeps everything, null is what the settings say
+    retain_audit_days: Mapped[int | None]
 
 
 class User(Base):
@@ -79,6 +81,9 @@ class Login(Base):
     user_id: Mapped[str] = mapped_column(Id, ForeignKey("users.id", ondelete="CASCADE"), index=True)
     created_at: Mapped[datetime]
     expires_at: Mapped[datetime] = mapped_column(index=True)
+    address: Mapped[str | None] = mapped_column(String(64))
+    browser: Mapped[str | None] = mapped_column(String(256))
+    seen_at: Mapped[datetime | None]
 
 
 class SetupLink(Base):
@@ -111,6 +116,7 @@ class ChatSession(Owned, Base):
     title: Mapped[str] = mapped_column(String(200))
     created_at: Mapped[datetime]
     updated_at: Mapped[datetime]
+    pinned_at: Mapped[datetime | None]
 
 
 class Turn(InSession, Base):

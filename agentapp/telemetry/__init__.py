@@ -2,7 +2,8 @@
 twin that reports to nobody.
 """
 
+from agentapp.telemetry.alerts import Alert, PendingAlerts
 from agentapp.telemetry.protocol import NullTelemetry, Telemetry
 from agentapp.telemetry.violations import Violations
 
-__all__ = ["NullTelemetry", "Telemetry", "Violations"]
+__all__ = ["Alert", "NullTelemetry", "PendingAlerts", "Telemetry", "Violations"]

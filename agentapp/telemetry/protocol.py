@@ -1,4 +1,4 @@
-"""The four things a part can report, and the twin that reports to nobody."""
+"""What a part can report, and the twin that reports to nobody."""
 
 from __future__ import annotations
 
@@ -17,8 +17,16 @@ class Telemetry(Protocol):
     def gauge(self, name: str, value: float, /, **labels: str) -> None:
         """There are so many of something now."""
 
-    def alert(self, kind: str, detail: str, /) -> None:
-        """A person has to look at this: isolation was broken, or nearly was."""
+    def check(self, amount: int = 1, /) -> None:
+        """So many checks of isolation were made."""
+
+    def violation(self, kind: str, detail: str, /, request_id: str = "") -> None:
+        """A check has found that isolation was broken, or nearly was. That is an alert too."""
+
+    def alert(self, kind: str, detail: str, /, *, subject: str = "", tenant_id: str | None = None) -> None:
+        """A person has to look at this. ``kind`` is one of `telemetry.alerts.SEVERITIES`; alerts of one kind
+        and subject are one until somebody has looked.
+        """
 
 
 class NullTelemetry:
@@ -31,5 +39,11 @@ class NullTelemetry:
     def gauge(self, name: str, value: float, /, **labels: str) -> None:
         pass
 
-    def alert(self, kind: str, detail: str, /) -> None:
+    def check(self, amount: int = 1, /) -> None:
+        pass
+
+    def violation(self, kind: str, detail: str, /, request_id: str = "") -> None:
+        pass
+
+    def alert(self, kind: str, detail: str, /, *, subject: str = "", tenant_id: str | None = None) -> None:
         pass

@@ -1,4 +1,4 @@
-"""Violations of isolation: counted by kind, and logged."""
+"""Violations of isolation: counted by kind, logged, and alerts."""
 
 from __future__ import annotations
 
@@ -6,15 +6,19 @@ import logging
 import threading
 from collections import Counter
 
+from agentapp.telemetry.alerts import SEVERITIES, Alert, PendingAlerts
 from agentapp.telemetry.protocol import NullTelemetry
+
+REUSED = "instance-reused"
 
 log = logging.getLogger(__name__)
 
 
 class Violations(NullTelemetry):
-    """A `Telemetry` that keeps the alerts and nothing else. In a sound app all counts stay at zero."""
+    """A `Telemetry` that keeps violations and alerts. In a sound app all counts stay at zero."""
 
     def __init__(self) -> None:
+        self.pending_alerts = PendingAlerts()
         self._lock = threading.Lock()
         self._counts: Counter[str] = Counter()
 
@@ -22,7 +26,19 @@ class Violations(NullTelemetry):
         with self._lock:
             return dict(self._counts)
 
-    def alert(self, kind: str, detail: str, /) -> None:
+    def violation(self, kind: str, detail: str, /, request_id: str = "") -> None:
         with self._lock:
             self._counts[kind] += 1
-        log.error("isolation violation (%s): %s", kind, detail)
+        log.error("isolation violation (%s) in request %s: %s", kind, request_id or "-", detail)
+        alert = REUSED if kind == REUSED else "cross-request-leak"
+        self.pending_alerts.add(Alert(alert, f"{kind}: {detail}", subject=kind, request_id=request_id))
+
+    def alert(self, kind: str, detail: str, /, *, subject: str = "", tenant_id: str | None = None) -> None:
+        log.log(
+            logging.getLevelNamesMapping()[SEVERITIES[kind].upper()],
+            "alert (%s) %s: %s",
+            kind,
+            subject,
+            detail,
+        )
+        self.pending_alerts.add(Alert(kind, detail, subject, tenant_id))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 
@@ -162,7 +162,9 @@ def make_turn_service(
     search_index: SearchIndex,
     slots: StreamSlots,
     binder: Binder,
+    more_jobs: Sequence[ScheduledJob] = (),
 ) -> TurnService:
+    """``more_jobs`` are jobs of other parts, which the heartbeat runs too."""
     local, remote, subscriptions = LocalTurns(binder), RemoteTurns(kit.store, live), Subscriptions()
     draining = Draining(local, remote, subscriptions)
     abandoned = InterruptAbandonedTurns(kit.store, live, kit.guardrails, kit.leases, binder)
@@ -187,6 +189,7 @@ def make_turn_service(
             ScheduledJob(EndStreamsOfEndedLogins(logins, subscriptions), every=IDLE_SECONDS),
             ScheduledJob(GiveUpLostTurns(live, local, leases), every=IDLE_SECONDS),
             ScheduledJob(abandoned, every=IDLE_SECONDS),
+            *more_jobs,
             # Last: if the index is damaged, the jobs above run all the same.
             ScheduledJob(AddToSearchIndex(search_index), every=COUNT_SECONDS),
         ),

@@ -93,7 +93,7 @@ class TurnKit:
         return replace(reservation, first_call_tokens=tokens, first_call_microusd=microusd)
 
     def report_foreign_scope(self, refusal: ForeignScope) -> None:
-        self.telemetry.alert("foreign-scope", str(refusal))
+        self.telemetry.violation("foreign-scope", str(refusal))
 
 
 class Turn(Iterator[NumberedEvent | None]):

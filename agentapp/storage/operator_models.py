@@ -1,0 +1,139 @@
+"""The tables that operators look at. None of them holds what people or models said."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import JSON, BigInteger, Index, Integer, String, text
+from sqlalchemy.orm import Mapped, mapped_column
+
+from agentapp.storage.models import Base, Id
+
+Number = BigInteger().with_variant(Integer, "sqlite")
+
+
+class AuditRow(Base):
+    """Append-only: a trigger refuses every UPDATE. Rows go only when they are too old.
+
+    People are named by their ids alone, so that a row may stay when its user is erased. ``user_id`` is who
+    did it, ``subject`` what it was done to, such as ``user:ID``.
+    """
+
+    __tablename__ = "audit_log"
+    __table_args__ = (
+        Index("ix_audit_log_tenant", "tenant_id", "id"),
+        Index("ix_audit_log_user", "user_id", "id"),
+        Index("ix_audit_log_action", "action", "id"),
+        Index("ix_audit_log_at", "tenant_id", "at"),
+    )
+
+    id: Mapped[int] = mapped_column(Number, primary_key=True)
+    at: Mapped[datetime]
+    tenant_id: Mapped[str | None] = mapped_column(Id)
+    user_id: Mapped[str | None] = mapped_column(Id)
+    action: Mapped[str] = mapped_column(String(48))
+    subject: Mapped[str] = mapped_column(String(160))
+    request_id: Mapped[str] = mapped_column(Id)
+    detail: Mapped[dict[str, Any]] = mapped_column(JSON)
+
+
+class AlertRow(Base):
+    """One for each kind and subject until somebody acknowledges it; ``count`` is how often it was raised.
+
+    ``next_delivery_at`` is when it is to be sent to the webhook; null if it is not to be sent (any more).
+    """
+
+    __tablename__ = "alerts"
+    __table_args__ = (
+        Index(
+            "uq_alerts_open",
+            "kind",
+            "subject",
+            unique=True,
+            sqlite_where=text("acknowledged_at IS NULL"),
+            postgresql_where=text("acknowledged_at IS NULL"),
+        ),
+        Index("ix_alerts_last", "last_at"),
+        Index(
+            "ix_alerts_delivery",
+            "next_delivery_at",
+            sqlite_where=text("next_delivery_at IS NOT NULL"),
+            postgresql_where=text("next_delivery_at IS NOT NULL"),
+        ),
+    )
+
+    id: Mapped[str] = mapped_column(Id, primary_key=True)
+    kind: Mapped[str] = mapped_column(String(48))
+    severity: Mapped[str] = mapped_column(String(16))
+    tenant_id: Mapped[str | None] = mapped_column(Id)
+    subject: Mapped[str] = mapped_column(String(160))
+    detail: Mapped[str]
+    request_id: Mapped[str] = mapped_column(Id)
+    count: Mapped[int]
+    first_at: Mapped[datetime]
+    last_at: Mapped[datetime]
+    acknowledged_at: Mapped[datetime | None]
+    acknowledged_by: Mapped[str | None] = mapped_column(Id)
+    delivered_at: Mapped[datetime | None]
+    delivery_attempts: Mapped[int]
+    next_delivery_at: Mapped[datetime | None]
+
+
+class MinuteCount(Base):
+    """How often something happened in one minute, in all workers: ``minute`` is Unix time divided by 60.
+
+    ``tenant_id`` is empty if it belongs to no tenant. Each worker adds what it has counted since it last did.
+    """
+
+    __tablename__ = "minute_counts"
+    __table_args__ = (Index("ix_minute_counts_minute", "name", "minute"), {"sqlite_with_rowid": False})
+
+    name: Mapped[str] = mapped_column(String(32), primary_key=True)
+    tenant_id: Mapped[str] = mapped_column(Id, primary_key=True)
+    minute: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    label: Mapped[str] = mapped_column(String(96), primary_key=True)
+    amount: Mapped[int] = mapped_column(Number)
+
+
+class UsageDay(Base):
+    """What one user spent on one day (UTC) with one agent and model. Written when a turn is settled.
+
+    Chats may be deleted, this stays. Of a user who is erased the ``user_id`` is empty.
+    """
+
+    __tablename__ = "usage_days"
+    __table_args__ = (Index("ix_usage_days_day", "day", "tenant_id"), {"sqlite_with_rowid": False})
+
+    tenant_id: Mapped[str] = mapped_column(Id, primary_key=True)
+    user_id: Mapped[str] = mapped_column(Id, primary_key=True)
+    day: Mapped[str] = mapped_column(String(10), primary_key=True)
+    agent: Mapped[str] = mapped_column(String(64), primary_key=True)
+    model: Mapped[str] = mapped_column(String(128), primary_key=True)
+    turns: Mapped[int]
+    model_calls: Mapped[int]
+    input_tokens: Mapped[int] = mapped_column(Number)
+    output_tokens: Mapped[int] = mapped_column(Number)
+    cost_microusd: Mapped[int] = mapped_column(Number)
+
+
+class WorkerRow(Base):
+    """One process that serves. It writes its ``numbers`` every few seconds; one that does not is gone."""
+
+    __tablename__ = "workers"
+
+    id: Mapped[str] = mapped_column(Id, primary_key=True)
+    host: Mapped[str] = mapped_column(String(64))
+    pid: Mapped[int]
+    started_at: Mapped[datetime]
+    seen_at: Mapped[datetime]
+    numbers: Mapped[dict[str, Any]] = mapped_column(JSON)
+
+
+class BackgroundJob(Base):
+    """A job that only one worker at a time is to do, and when it is due next."""
+
+    __tablename__ = "background_jobs"
+
+    name: Mapped[str] = mapped_column(String(48), primary_key=True)
+    next_at: Mapped[datetime]

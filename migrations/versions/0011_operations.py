@@ -1,0 +1,144 @@
+"""What operators see: audit log, alerts, counts by minute, usage by day, workers; where logins are from."""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0011"
+down_revision = "0010"
+branch_labels = None
+depends_on = None
+
+ID = sa.String(64)
+NUMBER = sa.BigInteger().with_variant(sa.Integer, "sqlite")
+TIME = sa.DateTime(timezone=True)
+
+KEEP_AS_WRITTEN = {
+    "sqlite": (
+        "CREATE TRIGGER audit_log_is_append_only BEFORE UPDATE ON audit_log BEGIN"
+        " SELECT RAISE(ABORT, 'the audit log is append-only'); END",
+    ),
+    "postgresql": (
+        "CREATE FUNCTION audit_log_is_append_only() RETURNS trigger LANGUAGE plpgsql AS"
+        " $$ BEGIN RAISE EXCEPTION 'the audit log is append-only'; END $$",
+        "CREATE TRIGGER audit_log_is_append_only BEFORE UPDATE ON audit_log"
+        " FOR EACH ROW EXECUTE FUNCTION audit_log_is_append_only()",
+    ),
+}
+
+
+def upgrade() -> None:
+    # No column that is added has a default, so that no table is made anew and no trigger is lost.
+    op.add_column("logins", sa.Column("address", sa.String(64), nullable=True))
+    op.add_column("logins", sa.Column("browser", sa.String(256), nullable=True))
+    op.add_column("logins", sa.Column("seen_at", TIME, nullable=True))
+    op.add_column("sessions", sa.Column("pinned_at", TIME, nullable=True))
+    op.add_column("tenants", sa.Column("retain_sessions_days", sa.Integer(), nullable=True))
+    op.add_column("tenants", sa.Column("retain_audit_days", sa.Integer(), nullable=True))
+    _audit_log()
+    _alerts()
+    op.create_table(
+        "minute_counts",
+        sa.Column("name", sa.String(32), nullable=False),
+        sa.Column("tenant_id", ID, nullable=False),
+        sa.Column("minute", sa.Integer(), nullable=False),
+        sa.Column("label", sa.String(96), nullable=False),
+        sa.Column("amount", NUMBER, nullable=False),
+        sa.PrimaryKeyConstraint("name", "tenant_id", "minute", "label", name="pk_minute_counts"),
+        sqlite_with_rowid=False,
+    )
+    op.create_index("ix_minute_counts_minute", "minute_counts", ["name", "minute"])
+    op.create_table(
+        "usage_days",
+        sa.Column("tenant_id", ID, nullable=False),
+        sa.Column("user_id", ID, nullable=False),
+        sa.Column("day", sa.String(10), nullable=False),
+        sa.Column("agent", sa.String(64), nullable=False),
+        sa.Column("model", sa.String(128), nullable=False),
+        sa.Column("turns", sa.Integer(), nullable=False),
+        sa.Column("model_calls", sa.Integer(), nullable=False),
+        sa.Column("input_tokens", NUMBER, nullable=False),
+        sa.Column("output_tokens", NUMBER, nullable=False),
+        sa.Column("cost_microusd", NUMBER, nullable=False),
+        sa.PrimaryKeyConstraint("tenant_id", "user_id", "day", "agent", "model", name="pk_usage_days"),
+        sqlite_with_rowid=False,
+    )
+    op.create_index("ix_usage_days_day", "usage_days", ["day", "tenant_id"])
+    op.create_table(
+        "workers",
+        sa.Column("id", ID, nullable=False),
+        sa.Column("host", sa.String(64), nullable=False),
+        sa.Column("pid", sa.Integer(), nullable=False),
+        sa.Column("started_at", TIME, nullable=False),
+        sa.Column("seen_at", TIME, nullable=False),
+        sa.Column("numbers", sa.JSON(), nullable=False),
+        sa.PrimaryKeyConstraint("id", name="pk_workers"),
+    )
+    op.create_table(
+        "background_jobs",
+        sa.Column("name", sa.String(48), nullable=False),
+        sa.Column("next_at", TIME, nullable=False),
+        sa.PrimaryKeyConstraint("name", name="pk_background_jobs"),
+    )
+
+
+def _audit_log() -> None:
+    op.create_table(
+        "audit_log",
+        sa.Column("id", NUMBER, nullable=False),
+        sa.Column("at", TIME, nullable=False),
+        sa.Column("tenant_id", ID, nullable=True),
+        sa.Column("user_id", ID, nullable=True),
+        sa.Column("action", sa.String(48), nullable=False),
+        sa.Column("subject", sa.String(160), nullable=False),
+        sa.Column("request_id", ID, nullable=False),
+        sa.Column("detail", sa.JSON(), nullable=False),
+        sa.PrimaryKeyConstraint("id", name="pk_audit_log"),
+    )
+    op.create_index("ix_audit_log_tenant", "audit_log", ["tenant_id", "id"])
+    op.create_index("ix_audit_log_user", "audit_log", ["user_id", "id"])
+    op.create_index("ix_audit_log_action", "audit_log", ["action", "id"])
+    op.create_index("ix_audit_log_at", "audit_log", ["tenant_id", "at"])
+    for statement in KEEP_AS_WRITTEN[op.get_bind().dialect.name]:
+        op.execute(statement)
+
+
+def _alerts() -> None:
+    op.create_table(
+        "alerts",
+        sa.Column("id", ID, nullable=False),
+        sa.Column("kind", sa.String(48), nullable=False),
+        sa.Column("severity", sa.String(16), nullable=False),
+        sa.Column("tenant_id", ID, nullable=True),
+        sa.Column("subject", sa.String(160), nullable=False),
+        sa.Column("detail", sa.Text(), nullable=False),
+        sa.Column("request_id", ID, nullable=False),
+        sa.Column("count", sa.Integer(), nullable=False),
+        sa.Column("first_at", TIME, nullable=False),
+        sa.Column("last_at", TIME, nullable=False),
+        sa.Column("acknowledged_at", TIME, nullable=True),
+        sa.Column("acknowledged_by", ID, nullable=True),
+        sa.Column("delivered_at", TIME, nullable=True),
+        sa.Column("delivery_attempts", sa.Integer(), nullable=False),
+        sa.Column("next_delivery_at", TIME, nullable=True),
+        sa.PrimaryKeyConstraint("id", name="pk_alerts"),
+    )
+    open_ones = sa.text("acknowledged_at IS NULL")
+    op.create_index(
+        "uq_alerts_open",
+        "alerts",
+        ["kind", "subject"],
+        unique=True,
+        sqlite_where=open_ones,
+        postgresql_where=open_ones,
+    )
+    op.create_index("ix_alerts_last", "alerts", ["last_at"])
+    undelivered = sa.text("next_delivery_at IS NOT NULL")
+    op.create_index(
+        "ix_alerts_delivery",
+        "alerts",
+        ["next_delivery_at"],
+        sqlite_where=undelivered,
+        postgresql_where=undelivered,
+    )

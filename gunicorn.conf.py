@@ -22,7 +22,7 @@ from agentapp.guardrails.seats import clear_row, make_memory
 from agentapp.instance import PRIVATE_UMASK
 from agentapp.logs import escaped, set_up
 from agentapp.processors import processors_of
-from agentapp.server import options
+from agentapp.server import metrics_directory, options
 from agentapp.server.logger import OneLineLogger
 from agentapp.server.memory import limit_memory
 from agentapp.server.worker import TurnWorker
@@ -56,6 +56,7 @@ _LIBRARIES = (
     "flask_wtf",
     "markdown_it",
     "nh3",
+    "prometheus_client",
     "pydantic.main",
     "pygments.formatters.html",
     "pygments.lexers.python",
@@ -131,6 +132,7 @@ def on_starting(arbiter: Any) -> None:
         rows=max(16, 4 * arbiter.cfg.workers), width=arbiter.cfg.threads + PAGES_WORKER
     )
     arbiter.write_token = make_pipe()
+    arbiter.metrics = metrics_directory.make()
     gc.freeze()  # the collector does not touch these objects again, so the workers go on sharing their memory
     if preparing:
         _wait_for(preparing)
@@ -158,12 +160,20 @@ def pre_fork(arbiter: Any, worker: Any) -> None:
     row = next(row for row in count() if row not in taken)
     # A master that was started by the version before has none, and goes on after SIGHUP.
     worker.seats, worker.write_token = (arbiter.seats, row), getattr(arbiter, "write_token", None)
+    worker.metrics = getattr(arbiter, "metrics", None)
     worker.processors = processors_of(row, arbiter.cfg.workers) if _options.pin_workers else None
 
 
 def child_exit(arbiter: Any, worker: Any) -> None:
-    """A worker has ended, perhaps killed: its seats are free again."""
+    """A worker has ended, perhaps killed: its seats are free again, and its gauges are gone."""
     clear_row(*worker.seats)
+    if worker.metrics is not None:
+        metrics_directory.forget_gauges(worker.metrics, worker.seats[1])
+
+
+def on_exit(arbiter: Any) -> None:
+    if getattr(arbiter, "metrics", None) is not None:
+        metrics_directory.remove(arbiter.metrics)
 
 
 def post_fork(arbiter: Any, worker: Any) -> None:
@@ -185,7 +195,8 @@ def post_worker_init(worker: Any) -> None:
     from agentapp.errors import StartError, StorageUnavailable
     from agentapp.web.warm_up import warm_up
 
-    worker.wsgi.extensions["agentapp"].start(worker.cfg.threads, worker.seats, worker.write_token)
+    app = worker.wsgi.extensions["agentapp"]
+    app.start(worker.cfg.threads, worker.seats, worker.write_token, worker.metrics)
     try:
         _require_schema(worker.wsgi)
     except StorageUnavailable:

@@ -32,14 +32,21 @@ from agentapp.storage.cells import CellStore
 from agentapp.storage.chats import Chats
 from agentapp.storage.db import Database
 from agentapp.storage.live_turns import SqlLiveTurnStore
+from agentapp.storage.minute_counts import IsolationScore, MinuteCountStore
 from agentapp.storage.notes import Notes
 from agentapp.storage.room import Room
 from agentapp.storage.search_index import SearchIndex
 from agentapp.storage.turns import SqlTurnStore
-from agentapp.telemetry import Telemetry, Violations
+from agentapp.storage.workers import WorkerStore
+from agentapp.telemetry import Telemetry
+from agentapp.telemetry.jobs import REPORT_SECONDS, STORE_SECONDS, FindLeftovers, ReportWorker, StoreCounts
+from agentapp.telemetry.live import OpenRequests
+from agentapp.telemetry.measurements import Measurements
+from agentapp.turns.heartbeat import ScheduledJob
+from agentapp.turns.kit import TurnKit
 from agentapp.turns.leases import Leases
+from agentapp.turns.live_agents import LiveAgents
 from agentapp.turns.service import make_turn_service
-from agentapp.turns.turn import TurnKit
 from agentapp.web.markdown import rendered
 from agentapp.web.parts import Parts
 
@@ -60,7 +67,7 @@ def create_app(settings: Settings | None = None, team: Team | None = None) -> Fl
 
 
 def make_parts(settings: Settings, team: Team) -> Parts:
-    telemetry = Violations()
+    telemetry = Measurements()
     binder = ThreadBinder(lambda scope: _report_left_bound(telemetry, scope))
     db = Database(settings.database_url, binder, settings.db_statement_timeout, settings.disk_reserve_bytes)
     room = Room(db, StorageQuota(settings.storage_user_bytes, settings.storage_tenant_bytes))
@@ -78,11 +85,16 @@ def make_parts(settings: Settings, team: Team) -> Parts:
         past_chats=chats,
         prices=Prices(settings.prices, free=config.provider_named(settings.provider).is_free),
         telemetry=telemetry,
+        live_agents=LiveAgents(),
         render=rendered,
     )
     seats = Seats(settings.threads + PAGES_WORKER)
     slots = StreamSlots(seats, settings.threads, settings.threads_reserved, settings.streams_user)
-    return Parts(
+    parts: Parts
+    report = ReportWorker(
+        telemetry, WorkerStore(db), lambda: kit.leases.current().worker, lambda: parts.live()
+    )
+    parts = Parts(
         settings=settings,
         binder=binder,
         db=db,
@@ -94,9 +106,25 @@ def make_parts(settings: Settings, team: Team) -> Parts:
         new_chats=NewChats(guardrails, settings.rate_chats),
         seats=seats,
         pages=PageSlots(seats, settings.pages_user),
-        turns=make_turn_service(kit, SqlLiveTurnStore(db), accounts, SearchIndex(db), slots, binder),
+        turns=make_turn_service(
+            kit,
+            SqlLiveTurnStore(db),
+            accounts,
+            SearchIndex(db),
+            slots,
+            binder,
+            more_jobs=(
+                ScheduledJob(StoreCounts(telemetry, MinuteCountStore(db)), every=STORE_SECONDS),
+                ScheduledJob(report, every=REPORT_SECONDS),
+                ScheduledJob(FindLeftovers(telemetry, kit.live_agents.take_left_over), every=REPORT_SECONDS),
+            ),
+        ),
         telemetry=telemetry,
+        open_requests=OpenRequests(),
+        isolation=IsolationScore(db, telemetry.metrics),
+        breakers=cells,
     )
+    return parts
 
 
 def make_guardrails(settings: Settings, cells: CellStore) -> Guardrails:

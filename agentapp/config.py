@@ -135,6 +135,13 @@ class Settings:
         whole(0, 10),
         "how many proxies in front may tell the client's address, host and scheme",
     )
+    metrics_token: str | None = setting(
+        "AGENTAPP_METRICS_TOKEN",
+        "",
+        text_or_none,
+        "what Prometheus sends as `Authorization: Bearer`; without it /metrics answers this machine only",
+        secret=True,
+    )
     model: str = setting("AGENTAPP_MODEL", "claude-sonnet-4-6", text, "for agents that name none")
     prompt_cache: bool = setting(
         "AGENTAPP_PROMPT_CACHE", "1", flag, "`0` if a gateway to the provider knows no `cache_control`"

@@ -6,7 +6,12 @@
     ├── IsolationError
     │   ├── MissingId           a scope was made without one of its ids
     │   ├── NotBound            nothing is bound where a scope is needed
-    │   └── ForeignScope        an agent was asked to work for a scope that is not its own
+    │   └── IsolationViolated   a check of isolation has failed; what it found is not used
+    │       ├── ForeignScope        an agent was asked to work for a scope that is not its own
+    │       ├── ForeignHistory      a chat's earlier messages are not all of that chat
+    │       ├── ForeignToolResult   a tool's result is of another request
+    │       ├── ForeignEvents       a turn's events are of another chat
+    │       └── AgentsReused        the agents of one turn were given to another
     ├── Refused                 the request is not carried out; nothing was spent
     │   ├── BadRequest
     │   │   ├── InvalidMessage
@@ -87,10 +92,47 @@ class NotBound(IsolationError):
         )
 
 
-class ForeignScope(IsolationError):
+class IsolationViolated(IsolationError):
+    """``kind`` is what metrics and alerts call it, ``request_id`` the request in which it was found."""
+
+    kind: ClassVar[str]
+    request_id = ""
+
+
+class ForeignScope(IsolationViolated):
+    kind = "foreign-scope"
+
     def __init__(self, agent: str, own: object, asked: object) -> None:
         super().__init__(f"agent {agent!r} was made for {own} and will not work for {asked}")
         self.agent, self.own, self.asked = agent, own, asked
+        self.request_id = getattr(asked, "request_id", "")
+
+
+class _Foreign(IsolationViolated):
+    def __init__(self, own: object, found: object) -> None:
+        super().__init__(f"{self.kind}: {found} where only those of {own} belong")
+        self.own, self.found = own, found
+        self.request_id = getattr(own, "request_id", "")
+
+
+class ForeignHistory(_Foreign):
+    kind = "foreign-history"
+
+
+class ForeignToolResult(_Foreign):
+    kind = "foreign-tool-result"
+
+
+class ForeignEvents(_Foreign):
+    kind = "foreign-event"
+
+
+class AgentsReused(IsolationViolated):
+    kind = "instance-reused"
+
+    def __init__(self, made_for: object, request_id: str) -> None:
+        super().__init__(f"agents that were made for {made_for} were given to another turn")
+        self.request_id = request_id
 
 
 class Refused(AgentappError):

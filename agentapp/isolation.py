@@ -68,6 +68,11 @@ class Scope(UserScope):
 
     session_id: str
 
+    def of_same_chat(self, other: Scope) -> bool:
+        """Whether they are about the same chat of the same user, in whichever requests."""
+        own = (self.session_id, self.user_id, self.tenant_id)
+        return own == (other.session_id, other.user_id, other.tenant_id)
+
 
 class Binder(ABC):
     """What every binder does. `ThreadBinder` and `ContextBinder` differ only in where they keep the scope."""
@@ -85,6 +90,10 @@ class Binder(ABC):
         if scope is None:
             raise NotBound
         return scope
+
+    def bound_now(self) -> RequestScope | None:
+        """For those who keep watch: whoever works for a scope asks for the `current` one."""
+        return self._get()
 
     def bound(self, scope: RequestScope) -> AbstractContextManager[RequestScope]:
         """Bind for the length of a ``with`` block, then restore what was bound before."""

@@ -42,6 +42,7 @@ OWNERS = {
     "click": ("cli",),
     "alembic": ("storage.migrate",),
     "gunicorn": ("server",),
+    "prometheus_client": ("telemetry.metrics",),
 }
 MUTABLE = (ast.List, ast.Dict, ast.Set, ast.ListComp, ast.DictComp, ast.SetComp)
 MAKERS = {"list", "dict", "set", "defaultdict", "OrderedDict", "Counter", "deque", "local"}

@@ -18,7 +18,15 @@ from agentapp.agents.prices import Prices
 from agentapp.agents.provider import Message, Reply, ToolCall, ToolResult
 from agentapp.agents.results import error_result
 from agentapp.agents.team import HAND_BACK, HAND_OVER, Crew, LiveAgent
-from agentapp.errors import Declined, EmptyAnswer, OutOfSteps, OutOfTokens, ProviderError, TurnFailed
+from agentapp.errors import (
+    Declined,
+    EmptyAnswer,
+    ForeignToolResult,
+    OutOfSteps,
+    OutOfTokens,
+    ProviderError,
+    TurnFailed,
+)
 from agentapp.events import (
     AgentCompleted,
     AgentStarted,
@@ -73,6 +81,7 @@ class TurnLoop:
     - ``called``: how often each tool was called in this turn; ``called_before``: in the session before it
     - ``answering``: the name of the agent at work
     - ``stays_with``: the specialist that the session's next turn begins with, if any
+    - ``checks``: of isolation, so many were made
     """
 
     scope: Scope
@@ -85,6 +94,7 @@ class TurnLoop:
     called: Counter[str] = field(default_factory=Counter)
     answering: str = ""
     stays_with: str = ""
+    checks: int = 0
     # The model of each call with its usage, or with its meter while the call is under way. It is one value,
     # always replaced as a whole: another thread may look at any moment, and must see no call twice.
     _calls: tuple[tuple[str, Usage | Meter], ...] = ()
@@ -174,12 +184,20 @@ class TurnLoop:
             yield Emit(ToolExecuting(call.id, call.name, call.input))
         refusals = [self._count_or_refuse(agent, call) for call in calls]
         allowed = tuple(call for call, refusal in zip(calls, refusals, strict=True) if refusal is None)
-        ran = iter((yield RunTools(agent, allowed)) if allowed else ())
+        ran = iter(map(self._own_result, allowed, (yield RunTools(agent, allowed))) if allowed else ())
         results: tuple[ToolResult, ...] = tuple(refusal or next(ran) for refusal in refusals)
         for call, result, refusal in zip(calls, results, refusals, strict=True):
             limited = refusal is not None
             yield Emit(ToolCompleted(call.id, call.name, result.content, result.is_error, limited))
         return results
+
+    def _own_result(self, call: ToolCall, result: ToolResult) -> ToolResult:
+        """One that is of another request is not used."""
+        self.checks += 1
+        if result.scope is None or result.scope == self.scope:
+            return result
+        self.crew.report(ForeignToolResult(self.scope, result.scope))
+        return error_result(call, "its result could not be used")
 
     def _count_or_refuse(self, agent: LiveAgent, call: ToolCall) -> ToolResult | None:
         """Count the call. If the tool has had all its calls, the error that the model is told instead."""

@@ -12,6 +12,7 @@ from typing import Any, Literal, Protocol, TypeVar
 
 from agentapp.agents.meter import Meter, size_of, tokens_in
 from agentapp.events import Usage
+from agentapp.isolation import RequestScope
 
 T = TypeVar("T")
 
@@ -99,9 +100,12 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True)
 class ToolResult:
+    """``scope`` is what the tool has worked for; None if it did not run."""
+
     call_id: str
     content: str
     is_error: bool = False
+    scope: RequestScope | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,10 +6,12 @@ import asyncio
 import json
 import logging
 from concurrent.futures import Future
+from dataclasses import replace
+from typing import NamedTuple
 
 from agentapp.agents.provider import ToolCall, ToolResult
 from agentapp.agents.tool import ToolInputError
-from agentapp.isolation import Scope
+from agentapp.isolation import RequestScope, Scope
 from agentapp.logs import described
 
 MAX_RESULT_CHARS = 20_000
@@ -17,11 +19,21 @@ MAX_RESULT_CHARS = 20_000
 log = logging.getLogger(__name__)
 
 
-def finished_result(scope: Scope, call: ToolCall, job: Future[object] | asyncio.Future[object]) -> ToolResult:
-    """The result of a tool that returned or raised."""
+class Returned(NamedTuple):
+    """What a tool returned, and the scope that was bound where it ran."""
+
+    scope: RequestScope
+    value: object
+
+
+def finished_result(
+    scope: Scope, call: ToolCall, job: Future[Returned] | asyncio.Future[Returned]
+) -> ToolResult:
+    """The result of a tool that returned or raised. Whether it is of this ``scope``, the loop checks."""
     error = asyncio.CancelledError() if job.cancelled() else job.exception()
     if error is None:
-        return value_result(call, job.result())
+        returned = job.result()
+        return replace(value_result(call, returned.value), scope=returned.scope)
     # Not what it says: a tool that refuses its input quotes it, and the input is what somebody wrote.
     log.warning("request %s: tool %s raised %s", scope.request_id, call.name, described(error))
     return exception_result(call, error)

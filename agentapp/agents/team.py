@@ -12,7 +12,7 @@ from types import MappingProxyType
 from agentapp.agents.meter import Meter
 from agentapp.agents.provider import Message, ModelCall, ToolSpec, estimated_input
 from agentapp.agents.tool import Tool
-from agentapp.errors import ForeignScope
+from agentapp.errors import AgentsReused, ForeignScope, IsolationViolated
 from agentapp.isolation import Scope, UserScope
 
 HAND_OVER = "hand_over"
@@ -57,7 +57,11 @@ class LiveAgent:
     __slots__ = ("__weakref__", "_report", "_transcript", "agent", "scope", "specs")
 
     def __init__(
-        self, agent: Agent, scope: Scope, specs: tuple[ToolSpec, ...], report: Callable[[ForeignScope], None]
+        self,
+        agent: Agent,
+        scope: Scope,
+        specs: tuple[ToolSpec, ...],
+        report: Callable[[IsolationViolated], None],
     ) -> None:
         self.agent, self.scope, self.specs = agent, scope, specs
         self._report = report
@@ -92,7 +96,7 @@ class LiveAgent:
         return next((tool for tool in self.agent.tools if tool.name == name), None)
 
     def reset(self) -> None:
-        """Forget all messages, for another try within the same turn."""
+        """Forget all messages: for another try within the same turn, and at its end."""
         self._transcript = []
 
     def _refuse_foreign(self, scope: Scope) -> None:
@@ -148,22 +152,49 @@ class Team:
         """Every model that one of the agents may ask."""
         return frozenset(agent.model or default for agent in (self.front, *self.specialists))
 
-    def build(self, scope: Scope, report: Callable[[ForeignScope], None] | None = None) -> Crew:
+    def build(self, scope: Scope, report: Callable[[IsolationViolated], None] | None = None) -> Crew:
         """A fresh crew for one turn. It shares nothing with any other crew."""
         return Crew(self, scope, report or _log_report)
 
+    def build_for_turn(self, scope: Scope, report: Callable[[IsolationViolated], None]) -> Crew:
+        """The same, whatever a team of somebody else's has made of `build`: agents that have worked before
+        are reported, and others are made in their place.
+        """
+        crew = self.build(scope, report)
+        if crew.take():
+            return crew
+        report(AgentsReused(crew.scope, scope.request_id))
+        fresh = Crew(self, scope, report)
+        fresh.take()
+        return fresh
+
 
 class Crew:
-    """The live agents of one turn."""
+    """The live agents of one turn. Whoever plays the turn takes them first, and has them reset at the end."""
 
-    __slots__ = ("__weakref__", "front", "scope", "specialists")
+    __slots__ = ("__weakref__", "_is_taken", "front", "report", "scope", "specialists")
 
-    def __init__(self, team: Team, scope: Scope, report: Callable[[ForeignScope], None]) -> None:
-        self.scope = scope
+    def __init__(self, team: Team, scope: Scope, report: Callable[[IsolationViolated], None]) -> None:
+        self.scope, self.report = scope, report
+        self._is_taken = False
         self.front = LiveAgent(team.front, scope, team.specs_of(team.front), report)
         self.specialists = tuple(
             LiveAgent(agent, scope, team.specs_of(agent), report) for agent in team.specialists
         )
+
+    @property
+    def agents(self) -> tuple[LiveAgent, ...]:
+        return (self.front, *self.specialists)
+
+    def take(self) -> bool:
+        """False if they were taken before, for this turn or another."""
+        was_free, self._is_taken = not self._is_taken, True
+        return was_free
+
+    def reset(self) -> None:
+        """The turn is over: whoever still has them finds nothing of it."""
+        for agent in self.agents:
+            agent.reset()
 
     def find_specialist(self, name: object) -> LiveAgent | None:
         return next((agent for agent in self.specialists if agent.name == name), None)
@@ -201,5 +232,5 @@ def _hand_back_spec(team: Team) -> ToolSpec:
     )
 
 
-def _log_report(refusal: ForeignScope) -> None:
+def _log_report(refusal: IsolationViolated) -> None:
     log.error("isolation: %s", refusal)

@@ -34,7 +34,7 @@ LONG_WAITING_EACH = 64  # of one user
 TURNS_BEGINNING = 4
 STOPS_WAITING = 64
 HEALTH_WAITING = 256
-HEALTH_PATHS = ("/livez", "/readyz")
+HEALTH_PATHS = ("/livez", "/readyz", "/metrics")
 # What takes long: the thread streams, or waits for the answer.
 TURN_PATHS = ("/messages", "/retry")
 FOLLOWER_PATH = "/events"

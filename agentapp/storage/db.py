@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
-from sqlalchemy import PoolProxiedConnection, exc, text
+from sqlalchemy import Engine, PoolProxiedConnection, exc, text
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
 from agentapp.errors import NotBound, StatementTimeout, StorageUnavailable
@@ -22,6 +22,7 @@ from agentapp.storage.engines import (
     make_engine,
     make_sqlite_writer,
 )
+from agentapp.storage.holders import ConnectionHolders
 from agentapp.storage.kept_connections import KeptConnections
 from agentapp.storage.statements import CompiledStatements, DriverConnection, Row, Statement, Values
 from agentapp.storage.time_limit import limit_statements, took_too_long
@@ -55,10 +56,12 @@ class Database:
         if statement_seconds is not None:
             for engine in {self.engine, self.writing_engine}:
                 limit_statements(engine, statement_seconds)
-        self._binder = binder
+        self._binder, self._holders = binder, ConnectionHolders(binder)
+        for engine in {self.engine, self.writing_engine}:
+            self._holders.watch(engine)
         # For the hot statements, on the driver's own connections.
-        self._kept_readers = KeptConnections(self.engine, KEPT_SQLITE_CONNECTIONS) if is_sqlite else None
-        self._kept_writers = KeptConnections(self.writing_engine, 1) if is_sqlite else None
+        self._kept_readers = self._kept(self.engine, KEPT_SQLITE_CONNECTIONS) if is_sqlite else None
+        self._kept_writers = self._kept(self.writing_engine, 1) if is_sqlite else None
         self._statements = CompiledStatements(self.engine.dialect)
         self._readers = scoped_session(sessionmaker(self.engine), scopefunc=self._reader_key)
         self._writers = sessionmaker(self.writing_engine)
@@ -157,6 +160,18 @@ class Database:
         """With the other workers, to which the same pipe was given: see `write_token`."""
         if self._kept_writers is not None:
             self.write_token.join(pipe)
+
+    def close_left(self, request_id: str) -> int:
+        """The request is over on this thread: take away the connections that it still has. How many there
+        were.
+        """
+        left = self._readers.registry.registry.pop((request_id, threading.get_ident()), None)
+        if left is not None:
+            left.close()
+        return (left is not None) + self._holders.close_left(request_id)
+
+    def _kept(self, engine: Engine, most_idle: int) -> KeptConnections:
+        return KeptConnections(engine, most_idle, self._holders)
 
     def connections_in_use(self) -> int:
         pools: Any = {self.engine.pool, self.writing_engine.pool}

@@ -13,6 +13,7 @@ from typing import cast
 
 from sqlalchemy import Engine, PoolProxiedConnection
 
+from agentapp.storage.holders import ConnectionHolders
 from agentapp.storage.time_limit import StatementClock
 from agentapp.storage.together import Together
 
@@ -21,7 +22,7 @@ class KeptConnection:
     """One of them, with what is known about it."""
 
     def __init__(self, made: PoolProxiedConnection) -> None:
-        made.detach()
+        made.detach()  # from now on the pool neither lends it nor has it back
         self._made = made
         self.driver = cast(sqlite3.Connection, made.dbapi_connection)
         self.clock: StatementClock | None = made.info.get("statement_clock")
@@ -37,8 +38,8 @@ class KeptConnections:  # agentapp: shared ok - each change of the list and of t
     statements and the pages of the file in memory.
     """
 
-    def __init__(self, engine: Engine, most_idle: int) -> None:
-        self._engine, self._most_idle = engine, most_idle
+    def __init__(self, engine: Engine, most_idle: int, holders: ConnectionHolders) -> None:
+        self._engine, self._most_idle, self._holders = engine, most_idle, holders
         self._idle: list[KeptConnection] = []
         self._taken: set[KeptConnection] = set()
 
@@ -49,6 +50,7 @@ class KeptConnections:  # agentapp: shared ok - each change of the list and of t
     def take(self) -> KeptConnection:
         found = self._idle_one() or KeptConnection(self._engine.raw_connection())
         self._taken.add(found)
+        self._holders.note(found, found.close)
         return found
 
     def _idle_one(self) -> KeptConnection | None:
@@ -62,6 +64,7 @@ class KeptConnections:  # agentapp: shared ok - each change of the list and of t
     def give_back(self, connection: KeptConnection) -> None:
         """What was begun and not committed is rolled back."""
         self._taken.discard(connection)
+        self._holders.forget(connection)
         try:
             if connection.driver.in_transaction:
                 connection.driver.rollback()

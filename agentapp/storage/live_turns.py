@@ -134,13 +134,21 @@ class SqlLiveTurnStore:
         with self._db.reading() as db:
             return set(db.scalars(select(LiveTurn.turn_id).where(LiveTurn.turn_id.in_(turn_ids))))
 
-    def events_after(self, known: Sequence[tuple[Scope, str, int]]) -> dict[str, list[Event]]:
+    def events_after(
+        self, known: Sequence[tuple[Scope, str, int]], refuse: Callable[[Scope, str], object]
+    ) -> dict[str, list[Event]]:
         found: dict[str, list[Event]] = {}
+        scopes = {turn_id: scope for scope, turn_id, _ in known}
+        owner = (TurnEvents.tenant_id, TurnEvents.user_id, TurnEvents.session_id)
         with self._db.reading() as db:
             for at in range(0, len(known), MAX_TURNS_PER_QUERY):
                 newer = or_(*(_newer(*turn) for turn in known[at : at + MAX_TURNS_PER_QUERY]))
-                query = select(TurnEvents.turn_id, TurnEvents.events).where(newer)
-                for turn_id, events in db.execute(query.order_by(TurnEvents.turn_id, TurnEvents.first)):
+                query = select(TurnEvents.turn_id, TurnEvents.events, *owner).where(newer)
+                for turn_id, events, *ids in db.execute(query.order_by(TurnEvents.turn_id, TurnEvents.first)):
+                    scope = scopes.get(turn_id)
+                    if scope is None or [scope.tenant_id, scope.user_id, scope.session_id] != ids:
+                        refuse(scope or known[0][0], turn_id)
+                        continue
                     found.setdefault(turn_id, []).extend(from_json(kind, data) for kind, data in events)
         return found
 

@@ -30,7 +30,9 @@ from agentapp.storage.statements import Statement
 MAX_HISTORY_TURNS = 100
 
 
-def _messages_up_to(last: BindParameter[int] | ScalarSelect[int]) -> Select[int, str, str]:
+def _messages_up_to(
+    last: BindParameter[int] | ScalarSelect[int],
+) -> Select[int, str, str, str, str, str]:
     """The messages of turn number ``last`` and of the turns it follows. Other versions are left out.
 
     The query starts at that turn and steps back from each turn to the one it follows. With an inner join,
@@ -43,19 +45,27 @@ def _messages_up_to(last: BindParameter[int] | ScalarSelect[int]) -> Select[int,
     step = step.where(Turn.number == path.c.follows, path.c.steps < MAX_HISTORY_TURNS)
     path = path.union_all(step)
     of_turn = and_(Message.turn_id == path.c.id, in_session(OWNER, Message))
-    return select(Message.seq, Message.role, Message.content).select_from(path).outerjoin(Message, of_turn)
+    owner = (Message.tenant_id, Message.user_id, Message.session_id)
+    return (
+        select(Message.seq, Message.role, Message.content, *owner)
+        .select_from(path)
+        .outerjoin(Message, of_turn)
+    )
 
 
-def _in_one_value(messages: Select[int, str, str]) -> Mapping[str, Statement]:
+def _in_one_value(messages: Select[int, str, str, str, str, str]) -> Mapping[str, Statement]:
     """All of them as one JSON text: the driver gives way to other threads at every row that it fetches, and
-    the writer's lock is held meanwhile.
+    the writer's lock is held meanwhile. After it, the smallest and the greatest id of their owners: the same
+    twice, if all is well.
     """
     each = messages.subquery()
     columns = (each.c.seq, each.c.role, each.c.content)
+    ids = (each.c.tenant_id, each.c.user_id, each.c.session_id)
+    owners = [bound(id) for id in ids for bound in (func.min, func.max)]
     return MappingProxyType(
         {
-            "sqlite": Statement(select(func.json_group_array(func.json_array(*columns)))),
-            "postgresql": Statement(select(func.json_agg(func.json_build_array(*columns)))),
+            "sqlite": Statement(select(func.json_group_array(func.json_array(*columns)), *owners)),
+            "postgresql": Statement(select(func.json_agg(func.json_build_array(*columns)), *owners)),
         }
     )
 

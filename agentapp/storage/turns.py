@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from sqlalchemy import select
 
-from agentapp.errors import NotFound
+from agentapp.errors import ForeignHistory, NotFound
 from agentapp.events import Event, Rendered, TurnResult, Usage, unpacked
 from agentapp.guardrails.admission import Reservation
 from agentapp.isolation import Scope, new_id
@@ -135,11 +135,18 @@ class SqlChatTransaction:
         chat, found = self._read_chat(), self._history_of_newest
         if chat is None or last != chat.newest:
             found = self._run(statements.HISTORY[self._db.dialect], at=last)
-        messages = found.scalar() or []
+        messages, *owners = found.first() or ([],)
+        self._require_own(owners)
         if isinstance(messages, str):
             messages = json.loads(messages)
-        said = sorted([each for each in messages if each[0] is not None])  # by the number of each
+        said = sorted([each for each in messages or [] if each[0] is not None])  # by the number of each
         return tuple([(role, content) for _, role, content in said])
+
+    def _require_own(self, owners: Sequence[str | None]) -> None:
+        """They are read from the rows, so a statement that finds too much is noticed."""
+        own = self._scope.tenant_id, self._scope.user_id, self._scope.session_id
+        if owners and owners[0] is not None and (tuple(owners[::2]), tuple(owners[1::2])) != (own, own):
+            raise ForeignHistory(self._scope, "messages of other chats")
 
     def add_turn(self, place: Place, key: str | None, reservation: Reservation, lease: Lease) -> str:
         turn_id = new_id()

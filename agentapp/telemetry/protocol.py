@@ -8,8 +8,8 @@ from typing import Protocol
 class Telemetry(Protocol):
     """``name`` is a metric's name without the prefix; labels are few and never name a person."""
 
-    def count(self, name: str, amount: int = 1, /, **labels: str) -> None:
-        """Something happened, so many times."""
+    def count(self, name: str, amount: float = 1, /, *, tenant_id: str = "", **labels: str) -> None:
+        """Something happened, so many times; in this tenant, if its admins are to see it."""
 
     def observe(self, name: str, value: float, /, **labels: str) -> None:
         """Something took so long, or was so large."""
@@ -19,6 +19,9 @@ class Telemetry(Protocol):
 
     def check(self, amount: int = 1, /) -> None:
         """So many checks of isolation were made."""
+
+    def request_checked(self) -> None:
+        """One more request has gone through all checks."""
 
     def violation(self, kind: str, detail: str, /, request_id: str = "") -> None:
         """A check has found that isolation was broken, or nearly was. That is an alert too."""
@@ -30,7 +33,7 @@ class Telemetry(Protocol):
 
 
 class NullTelemetry:
-    def count(self, name: str, amount: int = 1, /, **labels: str) -> None:
+    def count(self, name: str, amount: float = 1, /, *, tenant_id: str = "", **labels: str) -> None:
         pass
 
     def observe(self, name: str, value: float, /, **labels: str) -> None:
@@ -40,6 +43,9 @@ class NullTelemetry:
         pass
 
     def check(self, amount: int = 1, /) -> None:
+        pass
+
+    def request_checked(self) -> None:
         pass
 
     def violation(self, kind: str, detail: str, /, request_id: str = "") -> None:

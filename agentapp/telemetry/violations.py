@@ -31,7 +31,7 @@ class Violations(NullTelemetry):
             self._counts[kind] += 1
         log.error("isolation violation (%s) in request %s: %s", kind, request_id or "-", detail)
         alert = REUSED if kind == REUSED else "cross-request-leak"
-        self.pending_alerts.add(Alert(alert, f"{kind}: {detail}", subject=kind, request_id=request_id))
+        self._raised(Alert(alert, f"{kind}: {detail}", subject=kind, request_id=request_id))
 
     def alert(self, kind: str, detail: str, /, *, subject: str = "", tenant_id: str | None = None) -> None:
         log.log(
@@ -41,4 +41,7 @@ class Violations(NullTelemetry):
             subject,
             detail,
         )
-        self.pending_alerts.add(Alert(kind, detail, subject, tenant_id))
+        self._raised(Alert(kind, detail, subject, tenant_id))
+
+    def _raised(self, alert: Alert) -> None:
+        self.pending_alerts.add(alert)

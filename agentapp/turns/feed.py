@@ -196,6 +196,7 @@ class Subscriptions:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._open: weakref.WeakSet[Subscription] = weakref.WeakSet()
+        self._of_request: dict[str, weakref.ref[Subscription]] = {}
 
     def __len__(self) -> int:
         with self._lock:
@@ -210,11 +211,21 @@ class Subscriptions:
             if subscription.is_displaced and not subscription.is_cut:
                 subscription.cut(signed_out=False)
 
-    def add(self, subscription: Subscription) -> None:
+    def add(self, subscription: Subscription, request_id: str) -> None:
         with self._lock:
             self._open.add(subscription)
+            self._of_request[request_id] = weakref.ref(subscription)
 
-    def remove(self, subscription: weakref.ref[Subscription]) -> None:
+    def remove(self, subscription: weakref.ref[Subscription], request_id: str) -> None:
         with self._lock:
+            self._of_request.pop(request_id, None)
             if (found := subscription()) is not None:
                 self._open.discard(found)
+
+    def close_left(self, request_id: str) -> bool:
+        """The request is over. Whether it has left its subscription open, which is a defect."""
+        with self._lock:
+            left = self._of_request.pop(request_id, None)
+        if left is not None and (found := left()) is not None:
+            found.close()
+        return left is not None

@@ -65,6 +65,7 @@ class Heartbeat:  # agentapp: shared ok - changed by its own thread alone, and o
         self._pid = 0
         self._wake, self._closing = threading.Event(), threading.Event()
         self._woken_at = 0.0
+        self.lag = 0.0  # how late the last beat has ended, in seconds
 
     def wake(self) -> None:
         """There is something to do: start the thread if there is none (after a fork there is none), and do
@@ -100,7 +101,8 @@ class Heartbeat:  # agentapp: shared ok - changed by its own thread alone, and o
                 scheduled.last_run = now
                 busy = self._run_job(scheduled.job, now) or busy
         lag = time.monotonic() - (now if due is None else due)
-        self._telemetry.observe("heartbeat_lag_seconds", lag, thread=self.name)
+        self.lag = lag
+        self._telemetry.gauge("heartbeat_lag_seconds", lag, thread=self.name)
         self._on_lag(lag)
         return busy
 

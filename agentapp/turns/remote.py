@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from agentapp.errors import NotFound
+from agentapp.errors import ForeignEvents, IsolationViolated, NotFound
 from agentapp.isolation import Scope
 from agentapp.turns.feed import Feed
 from agentapp.turns.stores import LiveTurnStore, TurnStore
@@ -18,8 +19,10 @@ class _RemoteFeed:
 
 
 class RemoteTurns:
-    def __init__(self, store: TurnStore, live: LiveTurnStore) -> None:
-        self._store, self._live = store, live
+    def __init__(
+        self, store: TurnStore, live: LiveTurnStore, report: Callable[[IsolationViolated], None]
+    ) -> None:
+        self._store, self._live, self._report = store, live, report
         self._lock = threading.Lock()
         self._feeds: dict[str, _RemoteFeed] = {}
 
@@ -51,11 +54,14 @@ class RemoteTurns:
         if not feeds:
             return False
         known = [(feed.scope, turn_id, feed.length) for turn_id, feed in feeds.items()]
-        for turn_id, events in self._live.events_after(known).items():
+        for turn_id, events in self._live.events_after(known, self._refuse).items():
             feeds[turn_id].add_all(events)
         for turn_id in feeds.keys() - self._live.still_running(feeds.keys()):
             self._finish(feeds[turn_id])
         return True
+
+    def _refuse(self, scope: Scope, turn_id: str) -> None:
+        self._report(ForeignEvents(scope, f"events of turn {turn_id}"))
 
     def _finish(self, feed: Feed) -> None:
         with self._lock:

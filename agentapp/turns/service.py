@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 
-from agentapp.errors import GuardrailRefused
+from agentapp.errors import ForeignEvents, GuardrailRefused
 from agentapp.guardrails.guard import Standing
 from agentapp.guardrails.streams import StreamSlot, StreamSlots
 from agentapp.isolation import Binder, Scope
@@ -28,11 +28,12 @@ from agentapp.turns.jobs import (
     RenewLeases,
     WriteEvents,
 )
+from agentapp.turns.kit import TurnKit
 from agentapp.turns.local import LocalTurns
 from agentapp.turns.played import PlayedSubscription
 from agentapp.turns.remote import RemoteTurns
 from agentapp.turns.stores import LiveTurnStore, LoginStore, SearchIndex
-from agentapp.turns.turn import Turn, TurnKit
+from agentapp.turns.turn import Turn
 from agentapp.turns.values import NewMessage, RepeatedMessage
 
 COUNT_SECONDS = 1.0  # far less than the window that the provider's breaker looks at
@@ -61,25 +62,25 @@ class TurnService:
 
         The same message with the same key once more is the same turn.
         """
-        with self._refusals_counted(), ExitStack() as held:
+        with self._refusals_counted(scope), ExitStack() as held:
             slot = self._hold(self.slots.take_for_turn(scope.user_id, scope.tenant_id), held)
             begun = Turn.begin(self.kit, scope, message)
             if isinstance(begun, RepeatedMessage):
                 feed = self._find_feed(scope, begun.turn_id, held)
-                return self._subscribe(feed, 0, login, held.pop_all(), slot)
+                return self._subscribe(scope, feed, 0, login, held.pop_all(), slot)
             self.heartbeat.wake()
             if not plays:
-                return self._subscribe(self.local.play(begun), 0, login, held.pop_all(), slot)
+                return self._subscribe(scope, self.local.play(begun), 0, login, held.pop_all(), slot)
             kept = held.pop_all()
             played = PlayedSubscription(begun, self.local, self.binder, login, kept, slot)
-            return self._listed(played, kept)
+            return self._listed(scope, played, kept)
 
     def follow(self, scope: Scope, turn_id: str, after: int = 0, login: str | None = None) -> Subscription:
         """The events of a turn after that number, whichever worker plays it."""
-        with self._refusals_counted(), ExitStack() as held:
+        with self._refusals_counted(scope), ExitStack() as held:
             slot = self._hold(self.slots.take_for_follower(scope.user_id, scope.tenant_id), held)
             feed = self._find_feed(scope, turn_id, held)
-            return self._subscribe(feed, after, login, held.pop_all(), slot)
+            return self._subscribe(scope, feed, after, login, held.pop_all(), slot)
 
     def stop(self, scope: Scope, turn_id: str, login: str | None = None) -> Subscription:
         """Have a turn end soon, whichever worker plays it, and follow it until it has. That takes no stream
@@ -89,7 +90,7 @@ class TurnService:
             feed = self._find_feed(scope, turn_id, held)
             if not self.local.stop(turn_id):
                 self.live.ask_to_stop(scope, turn_id)
-            return self._subscribe(feed, 0, login, held.pop_all())
+            return self._subscribe(scope, feed, 0, login, held.pop_all())
 
     def standing(self, scope: Scope) -> Standing:
         """How the chat stands with its limits: what its next message would be refused for."""
@@ -117,11 +118,12 @@ class TurnService:
         self.heartbeat.close()
 
     @contextmanager
-    def _refusals_counted(self) -> Iterator[None]:
+    def _refusals_counted(self, scope: Scope) -> Iterator[None]:
         try:
             yield
         except GuardrailRefused as refusal:
-            self.kit.telemetry.count("refusals_total", code=refusal.code, scope=refusal.scope)
+            labels = {"code": refusal.code, "scope": refusal.scope}
+            self.kit.telemetry.count("refusals_total", tenant_id=scope.tenant_id, **labels)
             raise
 
     def _hold(self, slot: StreamSlot, held: ExitStack) -> StreamSlot:
@@ -137,21 +139,36 @@ class TurnService:
             return Feed.ended(scope, record)
         here = self.local.feed(turn_id)
         if here is not None:
-            return here
+            return self._own(scope, here)
         # Another worker plays it, or it has just ended: the heartbeat finds out which.
         feed = self.remote.subscribe(scope, turn_id)
         held.callback(self.remote.unsubscribe, feed)
         self.heartbeat.wake()
-        return feed
+        return self._own(scope, feed)
+
+    def _own(self, scope: Scope, feed: Feed) -> Feed:
+        """The events that somebody is about to read are of the chat that was asked for."""
+        self.kit.telemetry.check()
+        if feed.scope.of_same_chat(scope):
+            return feed
+        violated = ForeignEvents(scope, f"events of turn {feed.turn_id}")
+        self.kit.report(violated)
+        raise violated
 
     def _subscribe(
-        self, feed: Feed, after: int, login: str | None, held: ExitStack, slot: StreamSlot | None = None
+        self,
+        scope: Scope,
+        feed: Feed,
+        after: int,
+        login: str | None,
+        held: ExitStack,
+        slot: StreamSlot | None = None,
     ) -> Subscription:
-        return self._listed(Subscription(feed, after, login, held, slot), held)
+        return self._listed(scope, Subscription(feed, after, login, held, slot), held)
 
-    def _listed(self, subscription: Subscription, held: ExitStack) -> Subscription:
-        held.callback(self.subscriptions.remove, weakref.ref(subscription))
-        self.subscriptions.add(subscription)
+    def _listed(self, scope: Scope, subscription: Subscription, held: ExitStack) -> Subscription:
+        held.callback(self.subscriptions.remove, weakref.ref(subscription), scope.request_id)
+        self.subscriptions.add(subscription, scope.request_id)
         return subscription
 
 
@@ -165,7 +182,11 @@ def make_turn_service(
     more_jobs: Sequence[ScheduledJob] = (),
 ) -> TurnService:
     """``more_jobs`` are jobs of other parts, which the heartbeat runs too."""
-    local, remote, subscriptions = LocalTurns(binder), RemoteTurns(kit.store, live), Subscriptions()
+    local, remote, subscriptions = (
+        LocalTurns(binder),
+        RemoteTurns(kit.store, live, kit.report),
+        Subscriptions(),
+    )
     draining = Draining(local, remote, subscriptions)
     abandoned = InterruptAbandonedTurns(kit.store, live, kit.guardrails, kit.leases, binder)
     leases = kit.leases

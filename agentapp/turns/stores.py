@@ -52,7 +52,9 @@ class ChatTransaction(Protocol):
         """Raises `NotFound` if the message names a turn that is not in this chat."""
 
     def history(self, last: int) -> tuple[tuple[str, str], ...]:
-        """Role and content of everything said on the way to turn number ``last``, and in it."""
+        """Role and content of everything said on the way to turn number ``last``, and in it. Raises
+        `ForeignHistory` if some of it is not of this chat.
+        """
 
     def add_turn(self, place: Place, key: str | None, reservation: Reservation, lease: Lease) -> str:
         """Add a running turn, and give its id."""
@@ -136,8 +138,12 @@ class LiveTurnStore(Protocol):
     def still_running(self, turn_ids: Collection[str]) -> set[str]:
         """Those of these turns that run, in whichever worker."""
 
-    def events_after(self, known: Sequence[tuple[Scope, str, int]]) -> Mapping[str, Sequence[Event]]:
-        """For each scope and turn, the stored events after the number that is known, by the turn's id."""
+    def events_after(
+        self, known: Sequence[tuple[Scope, str, int]], refuse: Callable[[Scope, str], object]
+    ) -> Mapping[str, Sequence[Event]]:
+        """For each scope and turn, the stored events after the number that is known, by the turn's id. A row
+        that is not of that scope is left out, and ``refuse`` is told the scope and the turn.
+        """
 
     def ask_to_stop(self, scope: Scope, turn_id: str) -> bool:
         """Leave a request for the worker that plays the turn. False if the turn is not running any more."""

@@ -11,18 +11,15 @@ import time
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from agentapp.agents.drivers.shared import nothing
-from agentapp.agents.drivers.threaded import ThreadedDriver
 from agentapp.agents.loop import Limits, Opening, TurnLoop
-from agentapp.agents.prices import Prices
-from agentapp.agents.provider import Message, estimated_input
-from agentapp.agents.team import Team
-from agentapp.agents.tool import Notes, PastChats, ToolContext
+from agentapp.agents.provider import Message
+from agentapp.agents.tool import ToolContext
 from agentapp.errors import (
-    ForeignScope,
+    ForeignHistory,
     IdempotencyMismatch,
     NotFound,
     StorageUnavailable,
@@ -31,69 +28,22 @@ from agentapp.errors import (
     TurnInterrupted,
     TurnStopped,
 )
-from agentapp.events import Rendered, Status, TurnCompleted, TurnResult, TurnStarted, Usage, text_of
-from agentapp.guardrails.admission import MaxCost, Reservation
+from agentapp.events import Rendered, Status, Text, TurnCompleted, TurnResult, TurnStarted, Usage, text_of
 from agentapp.guardrails.cell import Key
-from agentapp.guardrails.guard import Guardrails
 from agentapp.isolation import Scope
 from agentapp.logs import described
-from agentapp.telemetry import Telemetry
 from agentapp.turns.abandoned import find_running
 from agentapp.turns.feed import Feed, NumberedEvent
 from agentapp.turns.history import history
-from agentapp.turns.leases import Leases
-from agentapp.turns.stores import ChatTransaction, TurnStore
+from agentapp.turns.kit import TurnKit
+from agentapp.turns.stores import ChatTransaction
 from agentapp.turns.values import UNTITLED, NewEvents, NewMessage, RepeatedMessage, Spent, StartedTurn
 
 MAX_TITLE_CHARS = 60
+CHECKS_A_TURN = 2  # of isolation: its history and its agents. Those of the loop come on top
 SAVE_RETRY_SECONDS = (0.5, 1.0, 2.0, 4.0)  # a database that is being restarted is back by then
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class TurnKit:
-    """What every turn is made with. It lives as long as the process; a `Turn` never does."""
-
-    store: TurnStore
-    guardrails: Guardrails
-    leases: Leases
-    team: Team
-    driver: ThreadedDriver
-    model: str
-    limits: Limits
-    notes: Notes
-    past_chats: PastChats
-    prices: Prices
-    telemetry: Telemetry
-    render: Callable[[str], Rendered]
-
-    def max_cost(self) -> MaxCost:
-        """The most a turn can cost. It is reserved before the first call of the model."""
-        tokens = self.limits.tokens
-        return MaxCost(tokens, self.prices.most(self.team.models(self.model), tokens))
-
-    def spent_on(self, calls: tuple[tuple[str, Usage], ...]) -> Spent:
-        usage = sum((usage for _, usage in calls), Usage())
-        return Spent(usage, self.prices.cost(calls), self.prices.charge(calls))
-
-    def with_first_call(
-        self,
-        reservation: Reservation,
-        scope: Scope,
-        agent_name: str,
-        before: tuple[Message, ...],
-        text: str,
-    ) -> Reservation:
-        """The reservation with the cost of the turn's first model call, as far as it can be known now."""
-        agent = self.team.find(agent_name)
-        messages = (*before, Message("user", (text,)))
-        tokens = estimated_input(agent.system_for(scope), messages, self.team.specs_of(agent))
-        microusd = self.prices.charge([(agent.model or self.model, Usage(tokens))])
-        return replace(reservation, first_call_tokens=tokens, first_call_microusd=microusd)
-
-    def report_foreign_scope(self, refusal: ForeignScope) -> None:
-        self.telemetry.violation("foreign-scope", str(refusal))
 
 
 class Turn(Iterator[NumberedEvent | None]):
@@ -109,7 +59,7 @@ class Turn(Iterator[NumberedEvent | None]):
     to a thread that holds the writer's lock. Its lease runs out, as after the death of its worker.
     """
 
-    def __init__(self, kit: TurnKit, scope: Scope, started: StartedTurn) -> None:
+    def __init__(self, kit: TurnKit, scope: Scope, started: StartedTurn, began: float | None = None) -> None:
         self.id = started.turn_id
         self.scope = scope
         self.feed = Feed(scope, started.turn_id)
@@ -117,12 +67,15 @@ class Turn(Iterator[NumberedEvent | None]):
         self.before_wait: Callable[[], object] = nothing
         self._loop: TurnLoop | None = None
         self._kit, self._started = kit, started
+        self._began = time.monotonic() if began is None else began
+        self._is_stored = False
         self._halted: Future[Any] = Future()
         self._playing = self._play()
 
     @classmethod
     def begin(cls, kit: TurnKit, scope: Scope, message: NewMessage) -> Turn | RepeatedMessage:
         """Take the message in and mark the chat as answering, or refuse and change nothing."""
+        began = time.monotonic()
         with kit.store.chat(scope, message.key) as chat:
             if chat.title is None:
                 raise NotFound("There is no such chat.")
@@ -136,7 +89,7 @@ class Turn(Iterator[NumberedEvent | None]):
                 raise TurnInProgress(running)
             chat.require_room()
             place = chat.place_of(message)
-            before = history(chat.history(place.follows)) if place.follows else ()
+            before = _history(kit, chat, place.follows) if place.follows else ()
             # As late as can be: on PostgreSQL others wait for these rows until the transaction ends.
             admitted = kit.guardrails.admit(chat.cells, scope, kit.max_cost())
             reservation = kit.with_first_call(admitted.reservation, scope, place.agent, before, text)
@@ -145,7 +98,8 @@ class Turn(Iterator[NumberedEvent | None]):
             title = title_of(text) if chat.title == UNTITLED else chat.title
             chat.touch(title)
         started = StartedTurn(turn_id, text, place.agent, before, title, reservation, admitted.tool_calls)
-        return cls(kit, scope, started)
+        kit.telemetry.observe("admission_seconds", time.monotonic() - began)
+        return cls(kit, scope, started, began)
 
     def __next__(self) -> NumberedEvent | None:
         return next(self._playing)
@@ -184,9 +138,10 @@ class Turn(Iterator[NumberedEvent | None]):
 
     def _play(self) -> Generator[NumberedEvent | None]:
         kit, started, scope = self._kit, self._started, self.scope
+        crew = kit.build_agents(scope)
         self._loop = loop = TurnLoop(
             scope,
-            kit.team.build(scope, kit.report_foreign_scope),
+            crew,
             Opening(started.text, started.history, started.agent),
             kit.model,
             self._limits(),
@@ -198,14 +153,19 @@ class Turn(Iterator[NumberedEvent | None]):
         self.before_wait()
         self.result = self._settle(self._result(loop, failure))
         self._loop = None  # the agents end with the turn, however long the turn is kept
-        kit.telemetry.count("turns_total", status=self.result.status)
+        kit.reset_agents(crew)
+        self._measure(self.result, CHECKS_A_TURN + loop.checks)
+        del loop, crew
         yield self.feed.add(TurnCompleted(self.id, scope.request_id, self.result))
 
     def _answer(self, loop: TurnLoop) -> Generator[NumberedEvent | None, None, TurnFailed | None]:
         """Every event between the first and the last; and how it failed, if it did."""
-        context = ToolContext(self.scope, self._kit.notes, self._kit.past_chats)
+        context, said = ToolContext(self.scope, self._kit.notes, self._kit.past_chats), False
         try:
             for event in self._kit.driver.run(loop, context, self._halted, self.before_wait):
+                if not said and isinstance(event, Text):
+                    said = True
+                    self._kit.telemetry.observe("first_token_seconds", time.monotonic() - self._began)
                 yield None if event is None else self.feed.add(event.cleaned())
         except TurnFailed as error:
             return error
@@ -239,6 +199,18 @@ class Turn(Iterator[NumberedEvent | None]):
         )
         return self._kit.spent_on(loop.spent).added_to(result)
 
+    def _measure(self, result: TurnResult, checks: int) -> None:
+        telemetry, usage = self._kit.telemetry, result.usage
+        telemetry.check(checks)
+        if self._is_stored:  # else it is counted by whoever ends it in its worker's place
+            telemetry.count("turns_total", tenant_id=self.scope.tenant_id, status=result.status)
+        telemetry.observe("turn_seconds", time.monotonic() - self._began)
+        telemetry.count("cost_usd_total", result.charged_microusd / 1_000_000)
+        cached = {"cache_read": usage.cache_read_tokens, "cache_write": usage.cache_write_tokens}
+        for kind, tokens in {"input": usage.input_tokens, "output": usage.output_tokens, **cached}.items():
+            if tokens:
+                telemetry.count("tokens_total", tokens, kind=kind)
+
     def _rendered(self, reply: str) -> Rendered | None:
         """Made before the transaction that stores it begins, which others may wait for. A reply that cannot
         be rendered is stored all the same.
@@ -251,9 +223,12 @@ class Turn(Iterator[NumberedEvent | None]):
 
     def _settle(self, result: TurnResult) -> TurnResult:
         """How the turn ended in truth: an answer that could not be stored was none."""
+        began = time.monotonic()
         for attempt, pause in enumerate(SAVE_RETRY_SECONDS):
             try:
                 if self._store(result, again=attempt > 0):
+                    self._kit.telemetry.observe("settle_seconds", time.monotonic() - began)
+                    self._is_stored = True
                     return result
                 log.warning("turn %s was no longer running when it ended: %s", self.id, result.status)
                 return replace(result, status="interrupted", error_code=None, error_message=None)
@@ -316,6 +291,14 @@ def title_of(text: str) -> str:
     """A chat is called after its first message until somebody renames it."""
     line = " ".join(text.split())
     return line if len(line) <= MAX_TITLE_CHARS else line[: MAX_TITLE_CHARS - 1].rstrip() + "…"
+
+
+def _history(kit: TurnKit, chat: ChatTransaction, last: int) -> tuple[Message, ...]:
+    try:
+        return history(chat.history(last))
+    except ForeignHistory as violated:
+        kit.report(violated)
+        raise
 
 
 def _text_of(chat: ChatTransaction, message: NewMessage) -> str:

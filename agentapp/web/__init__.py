@@ -14,6 +14,7 @@ from agentapp.web import (
     health,
     hooks,
     incoming,
+    metrics,
     origins,
     overload,
     pages,
@@ -39,6 +40,7 @@ def init_app(app: Flask) -> None:
     pages.init_app(app)
     overload.init_app(app)
     app.register_blueprint(health.blueprint)
+    app.register_blueprint(metrics.blueprint)
     app.register_blueprint(auth.blueprint)
     app.register_blueprint(chat.blueprint)
     app.register_blueprint(turns.blueprint)

@@ -13,10 +13,11 @@ from agentapp.logs import described
 from agentapp.server.limits import PAGE_SLOT
 from agentapp.storage.values import User
 from agentapp.web.auth import claimed_user, signed_in_user
+from agentapp.web.checks import check_closed
 from agentapp.web.parts import parts, this_request
 
 # These are the same for everybody and need no login, so they answer even while the database is away.
-FOR_EVERYBODY = frozenset({"static", "health.livez", "health.readyz"})
+FOR_EVERYBODY = frozenset({"static", "health.livez", "health.readyz", "metrics.show"})
 # These take stream slots, which have limits of their own.
 STREAMS = frozenset({"turns.send", "turns.retry", "turns.events"})
 
@@ -34,6 +35,7 @@ def open_scope() -> None:
     binder.sweep()
     g.stack = stack = ExitStack()
     g.scope = scope = stack.enter_context(binder.bound(RequestScope(request_id=new_id())))
+    parts().open_requests.add(scope.request_id)
     endpoint = request.endpoint
     if endpoint in FOR_EVERYBODY:
         return
@@ -57,6 +59,10 @@ def close_scope(error: BaseException | None = None) -> None:
         stack.close()
     except Exception as failure:
         log.error("a clean-up failed at the end of a request: %s", described(failure))
+    try:
+        check_closed(parts(), g.scope, streams="streams" in g)
+    except Exception as failure:
+        log.error("a check failed at the end of a request: %s", described(failure))
 
 
 def user_scope() -> UserScope:

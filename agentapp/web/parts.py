@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass
 from mmap import mmap
+from pathlib import Path
 from typing import cast
 
 from flask import Request, current_app, g, request
@@ -17,10 +19,13 @@ from agentapp.guardrails.sign_in import SignIns
 from agentapp.isolation import RequestScope, ThreadBinder
 from agentapp.storage.accounts import Accounts
 from agentapp.storage.branches import Branches
+from agentapp.storage.cells import CellStore
 from agentapp.storage.chats import Chats
 from agentapp.storage.db import Database
+from agentapp.storage.minute_counts import IsolationScore
 from agentapp.storage.room import Room
-from agentapp.telemetry import Violations
+from agentapp.telemetry.live import OpenRequests
+from agentapp.telemetry.measurements import Measurements
 from agentapp.turns.service import TurnService
 
 log = logging.getLogger(__name__)
@@ -46,7 +51,10 @@ class Parts:
     seats: Seats
     pages: PageSlots
     turns: TurnService
-    telemetry: Violations
+    telemetry: Measurements
+    open_requests: OpenRequests
+    isolation: IsolationScore
+    breakers: CellStore
 
     @property
     def demo(self) -> bool:
@@ -57,11 +65,14 @@ class Parts:
         threads: int | None = None,
         seats: tuple[mmap, int] | None = None,
         write_token: tuple[int, int] | None = None,
+        metrics: Path | None = None,
     ) -> None:
         """Call it in each worker, after the fork. ``threads`` is how many the worker really has. ``seats`` is
-        the memory that it shares with the other workers, and its row there, and ``write_token`` is a pipe of
-        theirs.
+        the memory that it shares with the other workers, and its row there, ``write_token`` is a pipe of
+        theirs, and ``metrics`` the directory of their metrics.
         """
+        if metrics is not None and seats is not None:
+            self.telemetry.metrics.join(metrics, seats[1])
         if seats is not None and not self.seats.join(*seats):
             log.warning("this worker counts streams and pages by itself: it cannot use the shared memory")
         if write_token is not None:
@@ -76,6 +87,18 @@ class Parts:
         the time is over. Call it again until then; another call can only shorten the time.
         """
         return self.turns.drain(grace)
+
+    def live(self) -> Mapping[str, float]:
+        """How many of what there are in this worker now."""
+        turns = self.turns
+        return {
+            "scopes": len(self.open_requests),
+            "agents": len(turns.kit.live_agents),
+            "turns": len(turns.local.all()),
+            "streams": len(turns.subscriptions),
+            "db_connections": self.db.connections_in_use(),
+            "heartbeat_lag": max(thread.lag for thread in turns.heartbeat.threads),
+        }
 
     def close(self) -> None:
         """End the background thread and give the connections back."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from flask import Blueprint, Response, jsonify, redirect, request, url_for
+from flask import Blueprint, Response, g, jsonify, redirect, request, url_for
 from flask.typing import ResponseReturnValue
 
 from agentapp.errors import (
@@ -23,6 +23,7 @@ from agentapp.turns.played import PlayedSubscription
 from agentapp.turns.values import NewMessage
 from agentapp.web.auth import login_token
 from agentapp.web.chat import chat_page
+from agentapp.web.checks import stream_check
 from agentapp.web.hooks import chat_scope
 from agentapp.web.incoming import key_field, last_event_number, message_field, turn_field
 from agentapp.web.negotiation import EVENTS, JSON, PAGE, answer_kind, wants_page
@@ -109,6 +110,8 @@ def _event_stream(subscription: Subscription, client: Client | None = None) -> R
         stream = PlayedEventStream(subscription, client)
     answer = Response(stream, mimetype=EVENTS)
     answer.headers["X-Accel-Buffering"] = "no"
+    g.streams = True
+    answer.call_on_close(stream_check(parts(), chat_scope()))
     return answer
 
 

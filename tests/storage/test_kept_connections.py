@@ -12,6 +12,7 @@ import pytest
 
 from agentapp.isolation import ThreadBinder
 from agentapp.storage.db import Database
+from agentapp.storage.holders import ConnectionHolders
 from agentapp.storage.kept_connections import KeptConnections
 
 
@@ -24,7 +25,7 @@ def db(tmp_path: Path) -> Iterator[Database]:
 
 @pytest.fixture
 def kept(db: Database) -> Iterator[KeptConnections]:
-    made = KeptConnections(db.engine, most_idle=2)
+    made = KeptConnections(db.engine, 2, ConnectionHolders(ThreadBinder()))
     yield made
     assert made.taken == 0
     made.close()

@@ -21,14 +21,14 @@ from agentapp.agents.drivers.shared import (
 )
 from agentapp.agents.loop import TurnLoop
 from agentapp.agents.provider import AsyncProvider, ModelCall, Reply, ToolCall, ToolResult
-from agentapp.agents.results import finished_result, late_result, unknown_tool_result
+from agentapp.agents.results import Returned, finished_result, late_result, unknown_tool_result
 from agentapp.agents.threads import run_in_own_thread
 from agentapp.agents.tool import Tool, ToolContext
 from agentapp.errors import ProviderGarbled, TurnFailed
 from agentapp.events import Event, Usage
 from agentapp.isolation import Binder, Scope
 
-Job = asyncio.Future[object] | None  # None for a tool that does not exist
+Job = asyncio.Future[Returned] | None  # None for a tool that does not exist
 
 
 class AsyncDriver:
@@ -117,12 +117,12 @@ class AsyncDriver:
             return None
         if inspect.iscoroutinefunction(tool.fn):
 
-            async def run_async() -> object:
-                result: object = await tool.call(context, call)
-                return result
+            async def run_async() -> Returned:
+                return Returned(self._binder.current(), await tool.call(context, call))
 
             return asyncio.ensure_future(self._binder.carried(context.scope, run_async)())
-        run = self._binder.carried(context.scope, lambda: tool.call(context, call))
+        current = self._binder.current
+        run = self._binder.carried(context.scope, lambda: Returned(current(), tool.call(context, call)))
         return asyncio.wrap_future(run_in_own_thread(run, f"agentapp-tool-{tool.name}", anywhere=True))
 
     async def _wait_for(self, jobs: list[Job], turn_ends: float, halted: AsyncHalt) -> AsyncGenerator[None]:

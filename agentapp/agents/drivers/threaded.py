@@ -23,14 +23,14 @@ from agentapp.agents.drivers.shared import (
 )
 from agentapp.agents.loop import TurnLoop
 from agentapp.agents.provider import Cancellation, ModelCall, Provider, Reply, ToolCall, ToolResult
-from agentapp.agents.results import finished_result, late_result, unknown_tool_result
+from agentapp.agents.results import Returned, finished_result, late_result, unknown_tool_result
 from agentapp.agents.threads import run_in_own_thread
 from agentapp.agents.tool import Tool, ToolContext
 from agentapp.errors import ProviderGarbled, TurnFailed
 from agentapp.events import Event, Usage
 from agentapp.isolation import Binder, Scope
 
-Job = Future[object] | None  # None for a tool that does not exist
+Job = Future[Returned] | None  # None for a tool that does not exist
 
 
 class ThreadedDriver:
@@ -191,7 +191,10 @@ class ThreadedDriver:
     def _start_tool(self, tool: Tool | None, context: ToolContext, call: ToolCall) -> Job:
         if tool is None:
             return None
-        run = self._binder.carried(context.scope, lambda: _finish(tool.call(context, call)))
+        current = self._binder.current
+        run = self._binder.carried(
+            context.scope, lambda: Returned(current(), _finish(tool.call(context, call)))
+        )
         return run_in_own_thread(run, f"agentapp-tool-{tool.name}", anywhere=True)
 
     def _result(self, scope: Scope, call: ToolCall, job: Job) -> ToolResult:

@@ -1,0 +1,66 @@
+"""Counts by the minute: each worker adds what it has counted."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+
+from sqlalchemy import Insert, bindparam, func, select
+from sqlalchemy.dialects import postgresql, sqlite
+
+from agentapp.storage.db import Database
+from agentapp.storage.operator_models import MinuteCount
+from agentapp.storage.statements import Statement
+from agentapp.telemetry.measurements import isolation_score
+from agentapp.telemetry.metrics import Metrics
+from agentapp.telemetry.minutes import MinuteKey
+
+SCORE_MINUTES = 60
+
+
+def _adding(insert: Insert) -> Statement:
+    new: sqlite.Insert | postgresql.Insert = insert  # type: ignore[assignment]
+    kept = new.on_conflict_do_update(
+        index_elements=["name", "tenant_id", "minute", "label"],
+        set_={"amount": MinuteCount.amount + new.excluded.amount},
+    )
+    return Statement(kept, ("name", "tenant_id", "minute", "label", "amount"))
+
+
+_SINCE = (
+    select(MinuteCount.name, func.sum(MinuteCount.amount))
+    .where(
+        MinuteCount.name.in_(("isolation_requests", "isolation_violating")),
+        MinuteCount.minute >= bindparam("since"),
+    )
+    .group_by(MinuteCount.name)
+)
+
+
+class MinuteCountStore:
+    def __init__(self, db: Database) -> None:
+        self._db = db
+        insert = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}[db.engine.dialect.name]
+        self._add = _adding(insert(MinuteCount))
+
+    def add(self, counts: Mapping[MinuteKey, int]) -> None:
+        """In the same order in every worker, so that two of them never wait for each other's rows."""
+        rows = [{**key._asdict(), "amount": amount} for key, amount in sorted(counts.items())]
+        with self._db.transaction() as db:
+            db.run_many(self._add, rows)
+
+
+class IsolationScore:
+    """The share of requests in which all checks of isolation have held, in all workers, in the last hour."""
+
+    def __init__(self, db: Database, metrics: Metrics) -> None:
+        self._db, self._metrics = db, metrics
+
+    def now(self) -> float | None:
+        """None if no request was checked."""
+        requests, violating = self._metrics.unstored()
+        since = int(time.time() // 60) - SCORE_MINUTES + 1
+        with self._db.reading() as db:
+            found = {name: int(amount) for name, amount in db.execute(_SINCE, {"since": since})}
+        requests += found.get("isolation_requests", 0)
+        return isolation_score(requests, violating + found.get("isolation_violating", 0))

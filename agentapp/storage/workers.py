@@ -1,0 +1,42 @@
+"""The processes that serve, as each of them tells about itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+
+from sqlalchemy import Insert, delete
+from sqlalchemy.dialects import postgresql, sqlite
+
+from agentapp.storage.db import Database
+from agentapp.storage.operator_models import WorkerRow
+from agentapp.storage.statements import Statement
+from agentapp.storage.values import utc_now
+
+_COLUMNS = ("id", "host", "pid", "started_at", "seen_at", "numbers")
+
+
+def _replacing(insert: Insert) -> Statement:
+    new: sqlite.Insert | postgresql.Insert = insert  # type: ignore[assignment]
+    changed = {"seen_at": new.excluded.seen_at, "numbers": new.excluded.numbers}
+    return Statement(new.on_conflict_do_update(index_elements=["id"], set_=changed), _COLUMNS)
+
+
+class WorkerStore:
+    def __init__(self, db: Database) -> None:
+        self._db = db
+        insert = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}[db.engine.dialect.name]
+        self._write = _replacing(insert(WorkerRow))
+
+    def report(
+        self, worker: str, host: str, pid: int, started_at: datetime, numbers: Mapping[str, float]
+    ) -> None:
+        """How this worker is now. Its row is made with the first report."""
+        values = {"id": worker[:64], "host": host[:64], "pid": pid, "started_at": started_at}
+        with self._db.transaction() as db:
+            db.run_later(self._write, {**values, "seen_at": utc_now(), "numbers": dict(numbers)})
+
+    def remove(self, worker: str) -> None:
+        """It ends."""
+        with self._db.writing() as db:
+            db.execute(delete(WorkerRow).where(WorkerRow.id == worker[:64]))

@@ -1,0 +1,96 @@
+"""What the heartbeat does for telemetry: counts go to the database, gauges say how many there are now."""
+
+from __future__ import annotations
+
+import os
+import resource
+import socket
+import threading
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Protocol
+
+from agentapp.telemetry.catalogue import LIVE
+from agentapp.telemetry.measurements import Measurements
+from agentapp.telemetry.minutes import MinuteKey
+
+STORE_SECONDS = 1.0
+REPORT_SECONDS = 5.0
+
+
+class CountStore(Protocol):
+    def add(self, counts: Mapping[MinuteKey, int]) -> None: ...
+
+
+class WorkerReports(Protocol):
+    def report(
+        self, worker: str, host: str, pid: int, started_at: datetime, numbers: Mapping[str, float]
+    ) -> None: ...
+
+
+class StoreCounts:
+    """Counts that could not be stored are stored with the next ones."""
+
+    name = "store counts"
+
+    def __init__(self, telemetry: Measurements, store: CountStore) -> None:
+        self._telemetry, self._store = telemetry, store
+
+    def run(self, now: float) -> bool:
+        counts = self._telemetry.minutes.take()
+        if counts:
+            try:
+                self._store.add(counts)
+            except BaseException:
+                self._telemetry.minutes.put_back(counts)
+                raise
+            self._telemetry.stored(counts)
+        return False
+
+
+class ReportWorker:
+    """How many of what there are in this process: to the metrics, and to the database for the pages."""
+
+    name = "report worker"
+
+    def __init__(
+        self,
+        telemetry: Measurements,
+        store: WorkerReports,
+        worker: Callable[[], str],
+        numbers: Callable[[], Mapping[str, float]],
+    ) -> None:
+        self._telemetry, self._store = telemetry, store
+        self._worker, self._numbers = worker, numbers
+        self._started_at, self._host = datetime.now(UTC), socket.gethostname()
+
+    def run(self, now: float) -> bool:
+        numbers = self._numbers()
+        for kind in LIVE:
+            self._telemetry.gauge("live", numbers[kind], kind=kind)
+        memory = {"rss_bytes": memory_in_use(), "threads": threading.active_count()}
+        self._store.report(self._worker(), self._host, os.getpid(), self._started_at, {**numbers, **memory})
+        return False
+
+
+def memory_in_use() -> int:
+    """Bytes that this process has in memory; where the system does not say, the most that it ever had."""
+    try:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except OSError:
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+class FindLeftovers:
+    """Agents that outlive their turn."""
+
+    name = "find leftovers"
+
+    def __init__(self, telemetry: Measurements, take_left_over: Callable[[], list[str]]) -> None:
+        self._telemetry, self._take_left_over = telemetry, take_left_over
+
+    def run(self, now: float) -> bool:
+        for request_id in self._take_left_over():
+            self._telemetry.violation("agent-left", "agents have outlived their turn", request_id)
+        return False

@@ -1,0 +1,60 @@
+"""`/metrics`: what Prometheus reads."""
+
+from __future__ import annotations
+
+import hmac
+from ipaddress import ip_address
+
+from flask import Blueprint, Request, Response, request
+
+from agentapp.errors import LoginRequired, NotFound, StorageUnavailable
+from agentapp.telemetry.metrics import CONTENT_TYPE, GaugeNow
+from agentapp.web.parts import Parts, parts
+
+FORWARDED = ("X-Forwarded-For", "Forwarded")
+
+blueprint = Blueprint("metrics", __name__)
+
+
+@blueprint.get("/metrics")
+def show() -> Response:
+    """Those of all workers of this host together, whichever of them answers."""
+    app = parts()
+    _require_scraper(request, app.settings.metrics_token)
+    return Response(app.telemetry.metrics.exposition(_from_database(app)), content_type=CONTENT_TYPE)
+
+
+def _require_scraper(request: Request, token: str | None) -> None:
+    if token is not None:
+        sent = request.authorization
+        given = sent.token if sent is not None and sent.type == "bearer" and sent.token else ""
+        if not hmac.compare_digest(given.encode("utf-8", "replace"), token.encode()):
+            raise LoginRequired("This needs the token of AGENTAPP_METRICS_TOKEN.")
+    elif not _is_from_this_machine(request):
+        raise NotFound("There is nothing here.")
+
+
+def _is_from_this_machine(request: Request) -> bool:
+    """What a proxy on this machine forwards is not, also if the proxy is not trusted to say for whom."""
+    try:
+        is_loopback = ip_address(request.remote_addr or "").is_loopback
+    except ValueError:
+        return not request.remote_addr  # a Unix socket has no address
+    hops = parts().settings.trusted_proxies
+    return is_loopback and (hops > 0 or not any(name in request.headers for name in FORWARDED))
+
+
+def _from_database(app: Parts) -> list[GaugeNow]:
+    """What is not there while the database is away. All else is."""
+    try:
+        score = app.isolation.now()
+        return [
+            GaugeNow(
+                "isolation_score",
+                "Share of the checked requests of the last hour in which isolation held.",
+                {} if score is None else {"": score},
+            ),
+            GaugeNow("breakers_open", "Breakers that are not closed.", app.breakers.open_breakers(), "scope"),
+        ]
+    except StorageUnavailable:
+        return []

@@ -142,7 +142,11 @@ class Breaker:
 
     @property
     def mark(self) -> str:
-        """What a list of breakers goes by. It needs no clock: "open", "failing", or "" to be left out."""
+        """What a list of breakers goes by. It needs no clock: "open", "forced" if it is forced closed,
+        "failing", or "" to be left out.
+        """
+        if self.forced == "closed":
+            return "forced"
         if self.forced or self.opened is not None:
             return "open"
         return "failing" if self.failures else ""

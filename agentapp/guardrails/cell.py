@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from agentapp.guardrails.breaker import Breaker, BreakerPolicy
@@ -15,7 +15,11 @@ from agentapp.guardrails.outage import Outage, OutagePolicy
 
 # A cell is a tree: to look for circles in it would take a fifth of the time.
 encode = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
+Limits = tuple[tuple[str, Any], ...]  # names of limits and what they are for one cell; None is off
 NEVER = 10**12  # Failures in a row that nobody reaches: such a breaker opens only when it is told to.
+
+
+LIMITED = "limits"  # the mark of a cell whose breaker has nothing to tell and whose limits were changed
 
 
 class Key(NamedTuple):
@@ -38,6 +42,19 @@ class CellPolicy:
     lease: float = 170.0
     outage: OutagePolicy = field(default_factory=OutagePolicy)
 
+    def changed_by(self, limits: Limits) -> CellPolicy:
+        """The policy of a cell for which an admin has set these limits. Names that are not known change nothing."""
+        policy = self
+        for name, value in limits:
+            match name:
+                case "rate":
+                    policy = replace(policy, rate=value and Rate(*value))
+                case "budget":
+                    policy = replace(policy, allowance=replace(policy.allowance, limit=value))
+                case "concurrent":
+                    policy = replace(policy, concurrent=value)
+        return policy
+
 
 @dataclass(frozen=True, slots=True)
 class Cell:
@@ -49,6 +66,7 @@ class Cell:
     bulkhead: Bulkhead
     outage: Outage
     tools: tuple[tuple[str, int], ...] = ()  # calls of each tool so far; only a session has any
+    limits: Limits = ()  # what an admin has set for this user or tenant, in place of what the settings say
 
     def tools_after(self, calls: tuple[tuple[str, int], ...]) -> tuple[tuple[str, int], ...]:
         """The calls so far and these."""
@@ -65,11 +83,14 @@ class Cell:
             "room": self.bulkhead.to_json(),  # the name that stored rows have for it
             "outage": self.outage.to_json(),
             "tools": dict(self.tools),
+            "limits": dict(self.limits),
         }
         return {name: value for name, value in state.items() if value}
 
     @classmethod
     def from_json(cls, policy: CellPolicy, state: dict[str, Any]) -> Cell:
+        limits = _limits_in(state.get("limits"))
+        policy = policy.changed_by(limits) if limits else policy
         return cls(
             breaker=Breaker.from_json(policy.breaker, state.get("breaker", {})),
             bucket=Bucket.from_json(policy.rate, state.get("bucket", [])),
@@ -77,6 +98,7 @@ class Cell:
             bulkhead=Bulkhead.from_json(policy.concurrent, policy.lease, state.get("room", [])),
             outage=Outage.from_json(policy.outage, state.get("outage", {})),
             tools=tuple(state.get("tools", {}).items()),
+            limits=limits,
         )
 
 
@@ -98,7 +120,21 @@ class Cells:
 
     def mark(self, cell: Cell) -> str:
         """What a list of breakers goes by. It is stored beside the state, so that the list needs no scan."""
-        return cell.breaker.mark
+        return cell.breaker.mark or (LIMITED if cell.limits else "")
 
     def is_unused(self, cell: Cell) -> bool:
         return not self.mark(cell)
+
+    def with_limits(self, key: Key, cell: Cell, limits: Limits) -> Cell:
+        """The same cell, with these limits and otherwise those of the settings."""
+        return Cell.from_json(self._policies[key.scope], {**cell.to_json(), "limits": dict(limits)})
+
+    def policy(self, scope: str) -> CellPolicy:
+        """What the settings say."""
+        return self._policies[scope]
+
+
+def _limits_in(state: dict[str, Any] | None) -> Limits:
+    if not state:
+        return ()
+    return tuple((name, tuple(value) if isinstance(value, list) else value) for name, value in state.items())

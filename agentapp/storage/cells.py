@@ -6,10 +6,10 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
-from sqlalchemy import ColumnElement, and_, delete, func, select, tuple_
+from sqlalchemy import ColumnElement, and_, delete, func, literal_column, select, tuple_
 from sqlalchemy.orm import aliased
 
-from agentapp.guardrails.cell import Key
+from agentapp.guardrails.cell import LIMITED, Key
 from agentapp.guardrails.operator import StoredCell
 from agentapp.storage.db import Database
 from agentapp.storage.models import ChatSession, GuardrailCell, LiveTurn, Tenant, User
@@ -17,6 +17,8 @@ from agentapp.storage.names import normalise_name
 from agentapp.storage.statements import DriverConnection
 
 TABLE = GuardrailCell.__tablename__
+# Not a parameter: SQLite would not use the index of these cells, which is an index of this condition.
+IS_MARKED = GuardrailCell.mark != literal_column("''")
 COLUMNS = ("scope", "id", "state", "mark", "updated_at")
 
 
@@ -66,7 +68,7 @@ class CellStore:
         self._db.release()
 
     def listed(self, *, everything: bool = False) -> Iterator[StoredCell]:
-        """The cells that have a mark, or all of them. They are read a few at a time."""
+        """The cells whose breakers have a mark, or all of them. They are read a few at a time."""
         cell, owner = GuardrailCell, aliased(User)
         owner_name = select(owner.name).where(ChatSession.id == cell.id, _owned_by(owner)).scalar_subquery()
         query = (
@@ -76,7 +78,7 @@ class CellStore:
         )
         if not everything:
             # Ordered first by the column of the index, because otherwise SQLite reads the whole table.
-            query = query.where(cell.mark != "").order_by(cell.mark.desc())
+            query = query.where(IS_MARKED, cell.mark != LIMITED).order_by(cell.mark.desc())
         query = query.order_by(cell.scope, cell.updated_at.desc(), cell.id)
         with self._db.reading() as db:
             running = db.scalar(select(func.count()).select_from(LiveTurn)) or 0
@@ -86,6 +88,13 @@ class CellStore:
                 yield StoredCell(
                     Key(scope, id), name or "", state, updated_at, running if scope == "provider" else 0
                 )
+
+    def open_breakers(self) -> Mapping[str, int]:
+        """How many are open now, by scope. It is read from the index of the cells that have a mark."""
+        cell = GuardrailCell
+        query = select(cell.scope, func.count()).where(IS_MARKED, cell.mark == "open").group_by(cell.scope)
+        with self._db.reading() as db:
+            return {scope: count for scope, count in db.execute(query)}
 
     def key_of(self, scope: str, name: str) -> Key | None:
         """The key of the session, user or tenant with that id. Users and tenants are found by name too.

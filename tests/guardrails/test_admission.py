@@ -222,12 +222,12 @@ ORDER = (
 
 class NaiveWorld:
     def __init__(self, policies: dict[str, CellPolicy]) -> None:
-        self._policies = policies
+        self.policies = policies
         self.all: dict[Key, NaiveCell] = {}
         self.running = NaiveHolds(LEASE)
 
     def cell(self, key: Key) -> NaiveCell:
-        return self.all.setdefault(key, NaiveCell.new(self._policies[key.scope]))
+        return self.all.setdefault(key, NaiveCell.new(self.policies[key.scope]))
 
     def cells(self, session: str) -> tuple[NaiveCell, ...]:
         return tuple(self.cell(key) for key in World.keys(session))
@@ -255,7 +255,8 @@ class NaiveWorld:
             self.running.take(0, now),
         ]
         for cell in (chat, user, tenant):
-            cell.bucket.hits.append(now)
+            if cell.bucket.count is not None:  # without a limit nobody counts
+                cell.bucket.hits.append(now)
         epochs = tuple(cell.breaker.probe_now(now) for cell in four)
         return NaiveTurn(session, now, epochs, reserved, tuple(amounts))  # type: ignore[arg-type]
 
@@ -438,6 +439,33 @@ class AdmissionMachine(RuleBasedStateMachine):
             session, TurnCells(*(changed if n == scope else cell for n, cell in enumerate(cells)))
         )
         naive.force(to) if to else naive.close()
+
+    @rule(
+        session=st.sampled_from(SESSIONS),
+        scope=st.sampled_from([1, 2]),
+        limits=st.fixed_dictionaries(
+            {},
+            optional={
+                "rate": st.sampled_from([None, (1, 60), (20, 60)]),
+                "budget": st.sampled_from([None, 1, 400, 9_000]),
+                "concurrent": st.sampled_from([None, 1, 5]),
+            },
+        ),
+    )
+    def an_admin_changes_limits(
+        self, session: str, scope: int, limits: dict[str, int | tuple[int, int] | None]
+    ) -> None:
+        key, cells = World.keys(session)[scope], self.world.cells(session)
+        changed = self.world.kind.with_limits(key, cells[scope], tuple(limits.items()))
+        self.world.save(
+            session, TurnCells(*(changed if n == scope else cell for n, cell in enumerate(cells)))
+        )
+        naive = self.naive.cell(key)
+        fresh = NaiveCell.new(self.naive.policies[key.scope])
+        rate = limits.get("rate", fresh.bucket.count and (fresh.bucket.count, 60))
+        naive.bucket.count = rate[0] if isinstance(rate, tuple) else None
+        naive.budget.limit = limits.get("budget", fresh.budget.limit)  # type: ignore[assignment]
+        naive.limit = limits.get("concurrent", fresh.limit)  # type: ignore[assignment]
 
     @invariant()
     def every_cell_knows_what_the_naive_one_knows(self) -> None:

@@ -88,6 +88,7 @@ CHANGED: dict[str, Callable[[Cell], Cell]] = {
     "bulkhead": lambda cell: replace(cell, bulkhead=cell.bulkhead.enter(START)),
     "outage": lambda cell: replace(cell, outage=cell.outage.failed(ANN, START)),
     "tools": lambda cell: replace(cell, tools=cell.tools_after((("clock", 2),))),
+    "limits": lambda cell: CELLS.with_limits(KEY, cell, (("rate", (5, 900.0)), ("concurrent", None))),
 }
 
 
@@ -107,9 +108,25 @@ def test_the_names_in_stored_cells_are_the_ones_they_always_were() -> None:
     for change in CHANGED.values():
         cell = change(cell)
     state = json.loads(CELLS.dump(cell))
-    assert list(state) == ["breaker", "bucket", "budget", "room", "outage", "tools"]
+    assert list(state) == ["breaker", "bucket", "budget", "room", "outage", "tools", "limits"]
     assert list(state["breaker"]) == ["token", "failures", "opened", "cooldown", "trips"]
     assert (list(state["budget"]), list(state["outage"])) == (["spent"], ["slots"])
+
+
+def test_the_limits_in_a_row_are_those_of_the_cell_and_the_others_those_of_the_settings() -> None:
+    cell = CELLS.load(KEY, '{"limits":{"budget":9,"rate":[5,900],"a newer one":3}}')
+    assert (cell.budget.allowance, cell.bucket.rate) == (Allowance(9, "day"), Rate(5, 900))
+    assert (cell.bulkhead.limit, cell.breaker.policy) == (POLICY.concurrent, POLICY.breaker)
+    off = CELLS.load(KEY, '{"limits":{"budget":null,"concurrent":null}}')
+    assert (off.budget.allowance.limit, off.bulkhead.limit, off.bucket.rate) == (None, None, POLICY.rate)
+    assert CELLS.dump(cell) == '{"limits":{"budget":9,"rate":[5,900],"a newer one":3}}', "nothing is lost"
+
+
+def test_a_cell_with_changed_limits_is_never_unused_however_calm_it_is() -> None:
+    cell = CELLS.load(KEY, '{"limits":{"budget":9}}')
+    assert (CELLS.mark(cell), CELLS.is_unused(cell)) == ("limits", False)
+    assert CELLS.mark(replace(cell, breaker=cell.breaker.force("open"))) == "open"
+    assert CELLS.mark(CELLS.with_limits(KEY, cell, ())) == ""
 
 
 def test_a_cell_of_an_older_row_is_read_as_it_was() -> None:

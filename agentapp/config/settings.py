@@ -1,26 +1,20 @@
-"""Settings: each declared in one place, read from the environment once, checked, frozen.
+"""Settings: each declared in one place, and frozen.
 
 To add one: a field of `Settings`, and its row in docs/reference.md, which a test compares with the field.
 """
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from agentapp.errors import SettingError
-from agentapp.instance import MIN_SECRET_BYTES, kept_secret, long_enough_secret
+from agentapp.config.providers import PROVIDERS, choose_provider
+from agentapp.instance import MIN_SECRET_BYTES, long_enough_secret
 from agentapp.parsing import (
-    ADDRESSES,
     Price,
-    Setting,
     directory,
     flag,
     host_names,
-    is_loopback,
     long_seconds,
     megabytes,
     microusd,
@@ -33,49 +27,12 @@ from agentapp.parsing import (
     required_setting,
     seconds,
     setting,
-    settings_of,
     share,
     supported_database_url,
     text,
     text_or_none,
     whole,
 )
-
-
-@dataclass(frozen=True, slots=True)
-class ModelProvider:
-    """A service, or a stand-in for one, that answers for the model. AGENTAPP_PROVIDER names it."""
-
-    name: str
-    key_variable: str | None  # the variable that holds its key, a setting too; None if it needs none
-    libraries: tuple[str, ...]  # what the gunicorn master imports before it forks, if the key is set
-    is_free: bool
-
-
-# In the order in which `auto` tries them.
-PROVIDERS = (
-    ModelProvider("anthropic", "ANTHROPIC_API_KEY", ("anthropic", "httpcore2", "httptools"), is_free=False),
-    ModelProvider("demo", key_variable=None, libraries=(), is_free=True),
-)
-
-
-def provider_named(name: str) -> ModelProvider:
-    (provider,) = [each for each in PROVIDERS if each.name == name]
-    return provider
-
-
-def choose_provider(wanted: str, environ: Mapping[str, str]) -> str:
-    """The provider by that name; for ``auto`` the first one whose key is set or that needs none."""
-
-    def is_usable(provider: ModelProvider) -> bool:
-        return provider.key_variable is None or bool(environ.get(provider.key_variable, "").strip())
-
-    if wanted == "auto":
-        return next(each.name for each in PROVIDERS if is_usable(each))
-    provider = provider_named(wanted)
-    if not is_usable(provider):
-        raise SettingError(str(provider.key_variable), f"needed because AGENTAPP_PROVIDER is {wanted!r}")
-    return wanted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -311,47 +268,3 @@ class Settings:
         whole(1, 1_000_000),
         "turns between two clean-ups of that memory",
     )
-
-
-def load(environ: Mapping[str, str] | None = None, *, bind: str | None = None) -> Settings:
-    """Read and check every variable. The first bad one is a `SettingError` that names it.
-
-    ``bind`` is the address to serve on, if that is what the settings are for.
-    """
-    variables = os.environ if environ is None else environ
-    values: dict[str, Any] = {}
-    for name, declared in settings_of(Settings).items():
-        values[name] = _value(name, declared, variables, values, bind)
-    return Settings(**values)
-
-
-def _value(
-    name: str, declared: Setting[Any], environ: Mapping[str, str], before: Mapping[str, Any], bind: str | None
-) -> object:
-    """What one setting is. The few that depend on settings ``before`` them are named here, and only here."""
-    match name:
-        case "provider":
-            return choose_provider(declared.read(environ), environ)
-        case "database_url":
-            return declared.read(environ, default=f"sqlite:///{before['instance'] / 'agentapp.sqlite3'}")
-        case "secret_key" if not declared.is_set(environ):
-            return _secret_without_a_setting(declared.variable, before["instance"], bind)
-        case "hosts" if not declared.is_set(environ) and bind is not None and not is_loopback(bind):
-            return ("localhost", ADDRESSES)  # another site's page can point a name here, but no address
-        case "breaker_cooldown_max":
-            return _longest_cooldown(declared, environ, before["breaker_cooldown"])
-    return declared.read(environ)
-
-
-def _longest_cooldown(declared: Setting[float], environ: Mapping[str, str], cooldown: float) -> float:
-    """By default at least as long as the first one."""
-    longest = declared.read(environ, default=str(max(declared.parse(declared.default), cooldown)))
-    if longest < cooldown:
-        raise SettingError(declared.variable, f"must be at least AGENTAPP_BREAKER_COOLDOWN, {cooldown:g}")
-    return longest
-
-
-def _secret_without_a_setting(variable: str, instance: Path, bind: str | None) -> str:
-    if bind is not None and not is_loopback(bind):
-        raise SettingError(variable, f"required when serving on {bind}, which is not a loopback address")
-    return kept_secret(instance)

@@ -18,6 +18,7 @@ from agentapp.config import Settings
 from agentapp.errors import SettingError
 from agentapp.guardrails import Cells, Registry
 from agentapp.guardrails.guard import Guardrails
+from agentapp.guardrails.limit_admin import LimitAdmin
 from agentapp.guardrails.new_chats import NewChats
 from agentapp.guardrails.pages import PAGES_WORKER, PageSlots
 from agentapp.guardrails.policies import cell_policies, longest_turn
@@ -27,10 +28,12 @@ from agentapp.guardrails.storage_quota import StorageQuota
 from agentapp.guardrails.streams import StreamSlots
 from agentapp.isolation import RequestScope, ThreadBinder
 from agentapp.storage.accounts import Accounts
+from agentapp.storage.audit_log import AuditLog
 from agentapp.storage.branches import Branches
 from agentapp.storage.cells import CellStore
 from agentapp.storage.chats import Chats
 from agentapp.storage.db import Database
+from agentapp.storage.limits import SqlLimitStore
 from agentapp.storage.live_turns import SqlLiveTurnStore
 from agentapp.storage.minute_counts import IsolationScore, MinuteCountStore
 from agentapp.storage.notes import Notes
@@ -47,6 +50,7 @@ from agentapp.turns.kit import TurnKit
 from agentapp.turns.leases import Leases
 from agentapp.turns.live_agents import LiveAgents
 from agentapp.turns.service import make_turn_service
+from agentapp.web.admin_stores import AdminStores
 from agentapp.web.markdown import rendered
 from agentapp.web.parts import Parts
 
@@ -72,7 +76,8 @@ def make_parts(settings: Settings, team: Team) -> Parts:
     db = Database(settings.database_url, binder, settings.db_statement_timeout, settings.disk_reserve_bytes)
     room = Room(db, StorageQuota(settings.storage_user_bytes, settings.storage_tenant_bytes))
     accounts, chats, cells = Accounts(db), Chats(db, room), CellStore(db)
-    guardrails = make_guardrails(settings, cells)
+    cell_kind = Cells(cell_policies(settings, longest_turn(settings)))
+    guardrails = make_guardrails(settings, cell_kind, cells)
     kit = TurnKit(
         store=SqlTurnStore(db, cells, room),
         guardrails=guardrails,
@@ -123,14 +128,21 @@ def make_parts(settings: Settings, team: Team) -> Parts:
         open_requests=OpenRequests(),
         isolation=IsolationScore(db, telemetry.metrics),
         breakers=cells,
+        admin=make_admin_stores(db, cell_kind, cells),
     )
     return parts
 
 
-def make_guardrails(settings: Settings, cells: CellStore) -> Guardrails:
-    policies = cell_policies(settings, longest_turn(settings))
+def make_admin_stores(db: Database, cell_kind: Cells, cells: CellStore) -> AdminStores:
+    return AdminStores(
+        audit_log=AuditLog(db),
+        limits=LimitAdmin(cell_kind, SqlLimitStore(db, cells)),
+    )
+
+
+def make_guardrails(settings: Settings, cell_kind: Cells, cells: CellStore) -> Guardrails:
     registry = Registry(
-        Cells(policies),
+        cell_kind,
         cells,
         cap=settings.registry_cap,
         cleanup_every=settings.registry_cleanup_every,

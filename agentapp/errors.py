@@ -20,6 +20,7 @@
     │   ├── ForeignOrigin       a page of another site sent the request
     │   ├── WrongPassword
     │   ├── LoginRequired
+    │   ├── Forbidden           the page is for others: admins or operators
     │   ├── NotFound            it does not exist, or it is somebody else's
     │   ├── TurnInProgress
     │   ├── IdempotencyMismatch
@@ -165,6 +166,10 @@ class WrongPassword(Refused):
 
 class LoginRequired(Refused):
     code = "login-required"
+
+
+class Forbidden(Refused):
+    code = "forbidden"
 
 
 class NotFound(Refused):

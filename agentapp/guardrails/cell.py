@@ -43,7 +43,7 @@ class CellPolicy:
     outage: OutagePolicy = field(default_factory=OutagePolicy)
 
     def changed_by(self, limits: Limits) -> CellPolicy:
-        """The policy of a cell for which an admin has set these limits. Names that are not known change nothing."""
+        """Of a cell for which an admin has set these limits. Names that are not known change nothing."""
         policy = self
         for name, value in limits:
             match name:

@@ -90,7 +90,7 @@ class LimitAdmin:
         tenant_id: str | None,
         by: RequestScope,
     ) -> list[LimitChange]:
-        """``wanted`` are texts by the names of limits: as in the settings, or empty for what the settings say.
+        """``wanted`` are texts by the names of limits: as in the settings, or empty for what those say.
         Each limit that is changed by it is in the audit log, in the same transaction.
         """
         owner = self._owner(scope, name, tenant_id)

@@ -8,6 +8,7 @@ from typing import Any
 from flask import Flask
 
 from agentapp.web import (
+    admin,
     auth,
     chat,
     headers,
@@ -44,3 +45,4 @@ def init_app(app: Flask) -> None:
     app.register_blueprint(auth.blueprint)
     app.register_blueprint(chat.blueprint)
     app.register_blueprint(turns.blueprint)
+    admin.init_app(app)

@@ -27,6 +27,7 @@ from agentapp.storage.room import Room
 from agentapp.telemetry.live import OpenRequests
 from agentapp.telemetry.measurements import Measurements
 from agentapp.turns.service import TurnService
+from agentapp.web.admin_stores import AdminStores
 
 log = logging.getLogger(__name__)
 
@@ -55,6 +56,7 @@ class Parts:
     open_requests: OpenRequests
     isolation: IsolationScore
     breakers: CellStore
+    admin: AdminStores
 
     @property
     def demo(self) -> bool:

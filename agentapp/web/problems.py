@@ -53,6 +53,7 @@ TABLE: Mapping[str, ProblemKind] = MappingProxyType(
         "wrong-password": ProblemKind(401, "Not signed in"),
         "login-required": ProblemKind(401, "Sign in first"),
         "csrf": ProblemKind(403, "This page is out of date"),
+        "forbidden": ProblemKind(403, "Not for you"),
         "not-found": ProblemKind(404, "Not found"),
         "turn-in-progress": ProblemKind(409, "Still answering", 2),
         "message-too-long": ProblemKind(413, "Too long"),

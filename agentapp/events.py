@@ -23,7 +23,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 from agentapp.errors import Blame
 
@@ -60,6 +60,29 @@ class Usage:
             self.cache_write_tokens + other.cache_write_tokens,
         )
 
+    def __sub__(self, other: Usage) -> Usage:
+        return Usage(*[mine - its for mine, its in zip(self.numbers, other.numbers, strict=True)])
+
+    @property
+    def numbers(self) -> tuple[int, int, int, int, int]:
+        """In the order of the fields."""
+        return (
+            self.input_tokens,
+            self.output_tokens,
+            self.model_calls,
+            self.cache_read_tokens,
+            self.cache_write_tokens,
+        )
+
+
+class UsagePart(NamedTuple):
+    """What one agent used of one model, and what that was charged in millionths of a dollar."""
+
+    agent: str
+    model: str
+    usage: Usage
+    charged_microusd: int
+
 
 @dataclass(frozen=True, slots=True)
 class Rendered:
@@ -75,7 +98,8 @@ class TurnResult:
 
     ``cost_microusd`` is what people are told, None if a price is not known. ``charged_microusd`` is
     what budgets count, where an unknown model counts as the dearest. That one, ``tool_calls`` and
-    ``blame`` are only for settling with the guardrails. They are not stored with the turn.
+    ``blame`` are only for settling with the guardrails, and ``parts``, which add up to the usage and the
+    charge, for the usage by day. They are not stored with the turn.
     ``rendered`` is the reply as HTML. It is stored with the message; None if it was not made yet.
     """
 
@@ -91,6 +115,7 @@ class TurnResult:
     charged_microusd: int = field(default=0, compare=False)
     tool_calls: tuple[tuple[str, int], ...] = field(default=(), compare=False)
     blame: Blame = field(default="nobody", compare=False)
+    parts: tuple[UsagePart, ...] = field(default=(), compare=False)
     rendered: Rendered | None = field(default=None, compare=False, repr=False)
 
     @property

@@ -95,31 +95,32 @@ class TurnLoop:
     answering: str = ""
     stays_with: str = ""
     checks: int = 0
-    # The model of each call with its usage, or with its meter while the call is under way. It is one value,
-    # always replaced as a whole: another thread may look at any moment, and must see no call twice.
-    _calls: tuple[tuple[str, Usage | Meter], ...] = ()
+    # The agent and the model of each call with its usage, or with its meter while the call is under way. It
+    # is always replaced as a whole: another thread may look at any moment, and must see no call twice.
+    _calls: tuple[tuple[str, str, Usage | Meter], ...] = ()
     _said_something: bool = False
     _open_hand_over: tuple[ToolCall, tuple[ToolResult, ...]] | None = None
 
     @property
     def usage(self) -> Usage:
-        return sum((usage for _, usage in self.spent), Usage())
+        return sum((usage for _, _, usage in self.spent), Usage())
 
     @property
-    def spent(self) -> tuple[tuple[str, Usage], ...]:
-        """The model and the usage of each model call, also of one that is under way."""
+    def spent(self) -> tuple[tuple[str, str, Usage], ...]:
+        """The agent, the model and the usage of each model call, also of one that is under way."""
         return self._spent(lambda meter: meter.usage)
 
     @property
-    def spent_if_cut(self) -> tuple[tuple[str, Usage], ...]:
+    def spent_if_cut(self) -> tuple[tuple[str, str, Usage], ...]:
         """The same, but a call that is about to be made counts as made: if the worker dies now, nobody will
         know whether it was.
         """
         return self._spent(lambda meter: meter.usage_if_sent)
 
-    def _spent(self, usage_of: Callable[[Meter], Usage]) -> tuple[tuple[str, Usage], ...]:
+    def _spent(self, usage_of: Callable[[Meter], Usage]) -> tuple[tuple[str, str, Usage], ...]:
         return tuple(
-            (model, spent if isinstance(spent, Usage) else usage_of(spent)) for model, spent in self._calls
+            (agent, model, spent if isinstance(spent, Usage) else usage_of(spent))
+            for agent, model, spent in self._calls
         )
 
     def run(self) -> Generator[Action, Any, None]:
@@ -136,7 +137,7 @@ class TurnLoop:
 
     def _step(self, agent: LiveAgent) -> Steps:
         call = agent.make_call(self.scope, self.model, self._reply_tokens(agent))
-        self._calls = (*self._calls, (call.model, call.meter))
+        self._calls = (*self._calls, (agent.name, call.model, call.meter))
         yield Emit(AgentThinking(agent.name))
         try:
             reply: Reply = yield AskModel(call, "\n\n" if self._said_something else "")
@@ -270,8 +271,8 @@ class TurnLoop:
         return Emit(AgentStarted(agent.name))
 
     def _end_call(self, usage: Usage) -> None:
-        *ended, (model, _) = self._calls
-        self._calls = (*ended, (model, usage))
+        *ended, (agent, model, _) = self._calls
+        self._calls = (*ended, (agent, model, usage))
 
     def _reply_tokens(self, agent: LiveAgent) -> int:
         """The most tokens that the next reply may have, within all that is left of the turn's limits."""
@@ -280,7 +281,8 @@ class TurnLoop:
             raise OutOfTokens(f"No answer was found within {self.limits.tokens:,} tokens.")
         price = self.prices.of(agent.agent.model or self.model).output
         if self.limits.microusd is not None and price:
-            left = min(left, int((self.limits.microusd - self.prices.charge(self.spent)) / price))
+            charged = self.prices.charge((model, usage) for _, model, usage in self.spent)
+            left = min(left, int((self.limits.microusd - charged) / price))
         if left <= 0:
             raise OutOfTokens("What is left of the budget is not enough for an answer.")
         return min(left, self.limits.reply_tokens)

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from math import ceil
 from typing import NamedTuple
 
-from agentapp.events import Usage
+from agentapp.events import Usage, UsagePart
 from agentapp.parsing import Price
 
 LIST_PRICES: tuple[Price, ...] = (
@@ -79,6 +79,20 @@ class Prices:
         it is written, and a quarter more than this.
         """
         return round(sum(self.of(model).charge(usage) for model, usage in spent))
+
+    def parts(self, calls: Iterable[tuple[str, str, Usage]]) -> tuple[UsagePart, ...]:
+        """What each agent used of each model. Each part is rounded so that all of them add up to what
+        `charge` gives: none is lost between two of them.
+        """
+        used: dict[tuple[str, str], Usage] = {}
+        for agent, model, usage in calls:
+            used[agent, model] = used.get((agent, model), Usage()) + usage
+        parts, charge, charged = [], 0.0, 0
+        for (agent, model), usage in used.items():
+            charge += self.of(model).charge(usage)
+            parts.append(UsagePart(agent, model, usage, round(charge) - charged))
+            charged = round(charge)
+        return tuple(parts)
 
     def cost(self, spent: Iterable[tuple[str, Usage]]) -> int | None:
         """The same, as people are told it: None if the price of one of the models is not known."""

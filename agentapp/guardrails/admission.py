@@ -53,6 +53,8 @@ class Reservation:
     # What its first model call is expected to cost. It is charged if the worker dies and has not stored more.
     first_call_tokens: int = 0
     first_call_microusd: int = 0
+    first_call_agent: str = ""
+    first_call_model: str = ""
     # When the turn began. What it costs counts for that day and month, whoever charges or corrects it, and
     # whenever. (``at`` may be some seconds earlier, before midnight.) Older rows have none: what they cost
     # counts for the day on which it is charged.

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from sqlalchemy import select
 
 from agentapp.errors import ForeignHistory, NotFound
-from agentapp.events import Event, Rendered, TurnResult, Usage, unpacked
+from agentapp.events import Event, Rendered, TurnResult, Usage, UsagePart, unpacked
 from agentapp.guardrails.admission import Reservation
 from agentapp.isolation import Scope, new_id
 from agentapp.storage import turn_statements as statements
@@ -35,6 +35,7 @@ from agentapp.storage.turn_rows import (
     rendered_of,
     result_of,
 )
+from agentapp.storage.usage_days import ADD_USAGE, day_of, usage_columns, usage_rows
 from agentapp.storage.values import utc_now
 from agentapp.turns.values import Lease, NewMessage, Place, RunningTurn, Spent, TurnRecord
 
@@ -223,6 +224,20 @@ class SqlChatTransaction:
     def correct_usage(self, turn_id: str, result: TurnResult) -> None:
         self._run(statements.CORRECT_USAGE, turn=turn_id, **columns_of_usage(result))
 
+    def add_usage(self, reservation: Reservation, result: TurnResult) -> None:
+        self._add_usage(reservation, usage_rows(result))
+
+    def correct_usage_day(self, reservation: Reservation, parts: Sequence[UsagePart]) -> None:
+        self._add_usage(reservation, [(0, part) for part in parts])
+
+    def _add_usage(self, reservation: Reservation, rows: Sequence[tuple[int, UsagePart]]) -> None:
+        """In the same order in every transaction. Only those of one user can meet, and that row is locked."""
+        owner = {"tenant_id": self._scope.tenant_id, "user_id": self._scope.user_id}
+        day = day_of(reservation.begun, self.now)
+        for turns, part in rows:
+            values = usage_columns(turns, part)
+            self._db.run_later(ADD_USAGE[self._db.dialect], {**owner, "day": day, **values})
+
     def end_turn(self, turn_id: str, result: TurnResult, events: Sequence[Event]) -> bool:
         packed = [event.packed() for event in events]
         ended = self._run(
@@ -266,7 +281,14 @@ class SqlTurnStore:
     def __init__(self, db: Database, cells: CellStore, room: Room | None = None) -> None:
         self._db, self._cells, self._room = db, cells, room or Room(db)
         dialect = db.engine.dialect.name
-        db.compile((*statements.OF_EVERY_TURN, ADD_ENTRY[dialect], statements.HISTORY_OF_NEWEST[dialect]))
+        db.compile(
+            (
+                *statements.OF_EVERY_TURN,
+                ADD_ENTRY[dialect],
+                statements.HISTORY_OF_NEWEST[dialect],
+                ADD_USAGE[dialect],
+            )
+        )
 
     @contextmanager
     def chat(self, scope: Scope, key: str | None = None) -> Iterator[SqlChatTransaction]:

@@ -39,6 +39,7 @@ def find_running(chat: ChatTransaction, guardrails: Guardrails, scope: Scope, le
     if running.reservation is not None:
         chat.leave_charge(running.id, Spent.of(result))
         guardrails.settle(chat.cells, scope, running.reservation, result, chat.other_running_turns)
+        chat.add_usage(running.reservation, result)
     chat.remove_live_turn(running.id)
     return None
 
@@ -53,6 +54,7 @@ def delete_chat(store: TurnStore, guardrails: Guardrails, scope: Scope) -> None:
             result = _charged(chat, running, TurnResult("stopped"))
             chat.leave_charge(running.id, Spent.of(result))
             guardrails.settle(chat.cells, scope, running.reservation, result, chat.other_running_turns)
+            chat.add_usage(running.reservation, result)
         chat.delete_chat()
         chat.cells.remove(Key("session", scope.session_id))
 

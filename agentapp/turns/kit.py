@@ -47,9 +47,13 @@ class TurnKit:
         tokens = self.limits.tokens
         return MaxCost(tokens, self.prices.most(self.team.models(self.model), tokens))
 
-    def spent_on(self, calls: tuple[tuple[str, Usage], ...]) -> Spent:
-        usage = sum((usage for _, usage in calls), Usage())
-        return Spent(usage, self.prices.cost(calls), self.prices.charge(calls))
+    def spent_on(self, calls: tuple[tuple[str, str, Usage], ...]) -> Spent:
+        """``calls`` are the agent, the model and the usage of each."""
+        parts = self.prices.parts(calls)
+        usage = sum((part.usage for part in parts), Usage())
+        charged = sum(part.charged_microusd for part in parts)
+        is_known = all(self.prices.knows(part.model) for part in parts)
+        return Spent(usage, charged if is_known else None, charged, parts)
 
     def with_first_call(
         self,
@@ -63,8 +67,14 @@ class TurnKit:
         agent = self.team.find(agent_name)
         messages = (*before, Message("user", (text,)))
         tokens = estimated_input(agent.system_for(scope), messages, self.team.specs_of(agent))
-        microusd = self.prices.charge([(agent.model or self.model, Usage(tokens))])
-        return replace(reservation, first_call_tokens=tokens, first_call_microusd=microusd)
+        model = agent.model or self.model
+        return replace(
+            reservation,
+            first_call_tokens=tokens,
+            first_call_microusd=self.prices.charge([(model, Usage(tokens))]),
+            first_call_agent=agent.name,
+            first_call_model=model,
+        )
 
     def build_agents(self, scope: Scope) -> Crew:
         began = time.perf_counter()

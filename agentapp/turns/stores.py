@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from datetime import datetime
 from typing import Protocol
 
-from agentapp.events import Event, Rendered, TurnResult, Usage
+from agentapp.events import Event, Rendered, TurnResult, Usage, UsagePart
 from agentapp.guardrails.admission import Reservation
 from agentapp.guardrails.cell import Key
 from agentapp.guardrails.registry import Rows
@@ -95,6 +95,12 @@ class ChatTransaction(Protocol):
 
     def correct_usage(self, turn_id: str, result: TurnResult) -> None:
         """A turn that was ended by others has spent this in truth."""
+
+    def add_usage(self, reservation: Reservation, result: TurnResult) -> None:
+        """To the usage of the day on which the turn began: the turn, and what it was charged."""
+
+    def correct_usage_day(self, reservation: Reservation, parts: Sequence[UsagePart]) -> None:
+        """The same for what a turn has spent besides what was charged when others ended it."""
 
     def remove_live_turn(self, turn_id: str) -> None:
         """Always the last step: see the order of locks above."""

@@ -37,7 +37,15 @@ from agentapp.turns.feed import Feed, NumberedEvent
 from agentapp.turns.history import history
 from agentapp.turns.kit import TurnKit
 from agentapp.turns.stores import ChatTransaction
-from agentapp.turns.values import UNTITLED, NewEvents, NewMessage, RepeatedMessage, Spent, StartedTurn
+from agentapp.turns.values import (
+    UNTITLED,
+    NewEvents,
+    NewMessage,
+    RepeatedMessage,
+    Spent,
+    StartedTurn,
+    difference,
+)
 
 MAX_TITLE_CHARS = 60
 CHECKS_A_TURN = 2  # of isolation: its history and its agents. Those of the loop come on top
@@ -260,6 +268,7 @@ class Turn(Iterator[NumberedEvent | None]):
             if result.reply:
                 chat.add_message(self.id, "assistant", result.reply, result.rendered)
             guardrails.settle(chat.cells, scope, self._started.reservation, result, chat.other_running_turns)
+            chat.add_usage(self._started.reservation, result)
             chat.remove_live_turn(self.id)
             return True
 
@@ -285,6 +294,7 @@ class Turn(Iterator[NumberedEvent | None]):
             chat.cells.remove(Key("session", self.scope.session_id))
         elif tokens or microusd:
             chat.correct_usage(self.id, result)
+        chat.correct_usage_day(self._started.reservation, difference(result.parts, charged.parts))
 
 
 def title_of(text: str) -> str:

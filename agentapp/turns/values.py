@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from agentapp.agents.provider import Message
-from agentapp.events import Event, TurnResult, Usage
+from agentapp.events import Event, TurnResult, Usage, UsagePart
 from agentapp.guardrails.admission import Reservation
 from agentapp.isolation import Scope
 
@@ -48,12 +48,13 @@ class Place:
 @dataclass(frozen=True, slots=True)
 class Spent:
     """What a turn has spent so far. ``cost_microusd`` is what people are told, None if a price is not known.
-    ``charged_microusd`` is what budgets count.
+    ``charged_microusd`` is what budgets count. ``parts`` say on which agents and models.
     """
 
     usage: Usage
     cost_microusd: int | None
     charged_microusd: int
+    parts: tuple[UsagePart, ...] = ()
 
     def added_to(self, result: TurnResult) -> TurnResult:
         return replace(
@@ -61,34 +62,46 @@ class Spent:
             usage=self.usage,
             cost_microusd=self.cost_microusd,
             charged_microusd=self.charged_microusd,
+            parts=self.parts,
         )
 
-    def to_json(self) -> list[int | None]:
-        usage = self.usage
-        return [
-            usage.input_tokens,
-            usage.output_tokens,
-            usage.model_calls,
-            self.cost_microusd,
-            self.charged_microusd,
-            usage.cache_read_tokens,
-            usage.cache_write_tokens,
-        ]
+    def to_json(self) -> list[Any]:
+        numbers = self.usage.numbers
+        parts = [[part.agent, part.model, part.charged_microusd, *part.usage.numbers] for part in self.parts]
+        return [*numbers[:3], self.cost_microusd, self.charged_microusd, *numbers[3:], parts]
 
     @classmethod
     def from_json(cls, state: list[Any]) -> Spent:
-        """An older version has stored the first five only, and reads no more of a newer one's."""
-        return cls(Usage(*state[:3], *state[5:7]), *state[3:5])
+        """An older version has stored the first five or seven only, and reads no more of a newer one's."""
+        parts = (
+            UsagePart(agent, model, Usage(*usage), charged)
+            for agent, model, charged, *usage in (state[7] if len(state) > 7 else ())
+        )
+        return cls(Usage(*state[:3], *state[5:7]), state[3], state[4], tuple(parts))
 
     @classmethod
     def of(cls, result: TurnResult) -> Spent:
-        return cls(result.usage, result.cost_microusd, result.charged_microusd)
+        return cls(result.usage, result.cost_microusd, result.charged_microusd, result.parts)
 
     @classmethod
     def on_first_call(cls, reservation: Reservation) -> Spent:
         """What counts as spent until something was stored."""
         cost = reservation.first_call_microusd
-        return cls(Usage(reservation.first_call_tokens, 0, model_calls=1), cost, cost)
+        usage = Usage(reservation.first_call_tokens, 0, model_calls=1)
+        part = UsagePart(reservation.first_call_agent, reservation.first_call_model, usage, cost)
+        return cls(usage, cost, cost, (part,))
+
+
+def difference(parts: tuple[UsagePart, ...], counted: tuple[UsagePart, ...]) -> tuple[UsagePart, ...]:
+    """What has to be added to those that are ``counted`` already; less than nothing if that was too much."""
+    total = {(part.agent, part.model): part for part in parts}
+    for before in counted:
+        key = (before.agent, before.model)
+        now = total.get(key, UsagePart(*key, Usage(), 0))
+        total[key] = now._replace(
+            usage=now.usage - before.usage, charged_microusd=now.charged_microusd - before.charged_microusd
+        )
+    return tuple(total.values())
 
 
 @dataclass(frozen=True, slots=True)

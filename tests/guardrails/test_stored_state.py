@@ -48,6 +48,8 @@ def test_a_reservation_is_stored_by_the_names_of_its_fields() -> None:
         "tenant_generation": 4,
         "first_call_tokens": 200,
         "first_call_microusd": 600,
+        "first_call_agent": "",
+        "first_call_model": "",
         "begun": 1_800_000_004.5,
     }
     assert Reservation.from_json(through_json(RESERVATION.to_json())) == RESERVATION

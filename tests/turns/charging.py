@@ -8,7 +8,7 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
-from sqlalchemy import update
+from sqlalchemy import select, update
 
 from agentapp.agents.drivers.shared import Deadlines
 from agentapp.agents.drivers.threaded import ThreadedDriver
@@ -18,6 +18,7 @@ from agentapp.events import Usage
 from agentapp.guardrails.admission import TurnCells
 from agentapp.isolation import Scope
 from agentapp.storage.models import LiveTurn
+from agentapp.storage.operator_models import UsageDay
 from agentapp.storage.values import utc_now
 from agentapp.turns.abandoned import interrupt_abandoned
 from agentapp.turns.turn import Turn, TurnKit
@@ -41,7 +42,17 @@ def charged(parts: Parts, scope: Scope) -> tuple[int, int]:
     now = guardrails.clock()
     assert [cell.budget.holds.amount(now) for cell in cells[:3]] == [0, 0, 0]
     assert cells.user.budget.used(now) == cells.tenant.budget.used(now)
+    assert sum(row.cost_microusd for row in usage_days(parts, scope)) == cells.tenant.budget.used(now)
     return divmod(cells.tenant.budget.used(now), OF_INPUT)
+
+
+def usage_days(parts: Parts, scope: Scope) -> list[UsageDay]:
+    """What is told of the user's usage by day; it is what the budgets were charged."""
+    with parts.db.writing() as db:
+        of_user = select(UsageDay).where(UsageDay.user_id == scope.user_id)
+        found = list(db.scalars(of_user.order_by(UsageDay.agent, UsageDay.model)))
+        db.expunge_all()
+    return found
 
 
 def says(text: str, silence: threading.Event) -> Callable[[ModelCall], Iterator[Any]]:

@@ -35,11 +35,13 @@ from agentapp.storage.chats import Chats
 from agentapp.storage.db import Database
 from agentapp.storage.limits import SqlLimitStore
 from agentapp.storage.live_turns import SqlLiveTurnStore
+from agentapp.storage.logins import Logins, SeenLogins
 from agentapp.storage.minute_counts import IsolationScore, MinuteCountStore
 from agentapp.storage.notes import Notes
 from agentapp.storage.room import Room
 from agentapp.storage.search_index import SearchIndex
 from agentapp.storage.turns import SqlTurnStore
+from agentapp.storage.usage_days import OwnUsage
 from agentapp.storage.workers import WorkerStore
 from agentapp.telemetry import Telemetry
 from agentapp.telemetry.jobs import REPORT_SECONDS, STORE_SECONDS, FindLeftovers, ReportWorker, StoreCounts
@@ -75,7 +77,7 @@ def make_parts(settings: Settings, team: Team) -> Parts:
     binder = ThreadBinder(lambda scope: _report_left_bound(telemetry, scope))
     db = Database(settings.database_url, binder, settings.db_statement_timeout, settings.disk_reserve_bytes)
     room = Room(db, StorageQuota(settings.storage_user_bytes, settings.storage_tenant_bytes))
-    accounts, chats, cells = Accounts(db), Chats(db, room), CellStore(db)
+    accounts, chats, cells, seen_logins = Accounts(db), Chats(db, room), CellStore(db), SeenLogins(db)
     cell_kind = Cells(cell_policies(settings, longest_turn(settings)))
     guardrails = make_guardrails(settings, cell_kind, cells)
     kit = TurnKit(
@@ -105,6 +107,9 @@ def make_parts(settings: Settings, team: Team) -> Parts:
         db=db,
         room=room,
         accounts=accounts,
+        logins=Logins(db),
+        seen_logins=seen_logins,
+        own_usage=OwnUsage(db),
         sign_ins=SignIns(guardrails, cells, settings.rate_login),
         chats=chats,
         branches=Branches(db),
@@ -121,6 +126,7 @@ def make_parts(settings: Settings, team: Team) -> Parts:
             more_jobs=(
                 ScheduledJob(StoreCounts(telemetry, MinuteCountStore(db)), every=STORE_SECONDS),
                 ScheduledJob(report, every=REPORT_SECONDS),
+                ScheduledJob(seen_logins, every=REPORT_SECONDS),
                 ScheduledJob(FindLeftovers(telemetry, kit.live_agents.take_left_over), every=REPORT_SECONDS),
             ),
         ),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -16,7 +16,7 @@ from agentapp.guardrails.budget import Budget
 from agentapp.guardrails.cell import Cell, Key
 from agentapp.guardrails.outage import Person
 from agentapp.guardrails.registry import Registry, Rows
-from agentapp.isolation import Scope
+from agentapp.isolation import Scope, UserScope
 
 
 class Admitted(NamedTuple):
@@ -127,8 +127,14 @@ class Guardrails:
             admission.admit(cells, _person(scope), max_cost, now)
         except GuardrailRefused as error:
             refusal = error
-        meters = sorted(_meters(cells, now), key=lambda meter: -meter.share)
+        budgets = list(zip(("session", "user", "tenant"), (cell.budget for cell in cells[:3]), strict=True))
+        meters = sorted(_meters(budgets, now), key=lambda meter: -meter.share)
         return Standing(refusal, cells.session.breaker.state(now) == "half-open", tuple(meters))
+
+    def meters(self, scope: UserScope) -> list[Meter]:
+        """The budgets of the user and of the tenant."""
+        user, tenant = self.registry.look((Key("user", scope.user_id), Key("tenant", scope.tenant_id)))
+        return _meters([("user", user.budget), ("tenant", tenant.budget)], self.clock())
 
     def keys(self, scope: Scope) -> tuple[Key, Key, Key, Key]:
         return (
@@ -193,12 +199,7 @@ def _person(scope: Scope) -> Person:
     return Person(scope.tenant_id, scope.user_id)
 
 
-def _meters(cells: TurnCells, now: float) -> list[Meter]:
-    budgets: list[tuple[str, Budget]] = [
-        ("session", cells.session.budget),
-        ("user", cells.user.budget),
-        ("tenant", cells.tenant.budget),
-    ]
+def _meters(budgets: Sequence[tuple[str, Budget]], now: float) -> list[Meter]:
     return [
         Meter(scope, budget.used(now), budget.allowance.limit, budget.resets_in(now))
         for scope, budget in budgets

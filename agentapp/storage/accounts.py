@@ -8,6 +8,7 @@ import secrets
 import threading
 from collections.abc import Collection, Sequence
 from datetime import timedelta
+from typing import NamedTuple
 
 from argon2 import PasswordHasher
 from argon2.exceptions import InvalidHashError, VerificationError
@@ -16,7 +17,8 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from agentapp.errors import BadRequest, NotFound, WrongPassword
-from agentapp.isolation import new_id
+from agentapp.isolation import UserScope, new_id
+from agentapp.storage.audit_log import AuditEntry, add_entry
 from agentapp.storage.db import Database
 from agentapp.storage.models import Login, SetupLink, Tenant
 from agentapp.storage.models import User as UserRow
@@ -27,6 +29,7 @@ from agentapp.storage.values import Role, User, utc_now
 
 LOGIN_LIFETIME = timedelta(days=30)
 WRONG_CREDENTIALS = "The name or the password is not right."
+NOT_THE_OLD_ONE = "That is not your password."
 _NAMES_LOCK_KEY = 0x6E616D6573  # an arbitrary number of our own
 USER_OF_LOGIN = Statement(
     select(UserRow.id, UserRow.tenant_id, Tenant.name, UserRow.name, UserRow.role)
@@ -39,6 +42,16 @@ USER_OF_LOGIN = Statement(
     )
 )
 SETUP_LINK_USED = "This set-up link was used already or is not the newest one."
+
+
+class Origin(NamedTuple):
+    """Where a login is from: its address, and what the browser says of itself."""
+
+    address: str
+    browser: str
+
+
+NOWHERE = Origin("", "")
 
 
 class Accounts:
@@ -77,6 +90,29 @@ class Accounts:
             row.password_hash = hashed
             db.execute(delete(Login).where(Login.user_id == row.id))
 
+    def change_password(self, scope: UserScope, old: str, new: str, origin: Origin = NOWHERE) -> str:
+        """By the user, who knows the old one. Every login ends; the token is that of a new one."""
+        with self._db.reading() as db:
+            found = db.execute(
+                select(UserRow.name, UserRow.password_hash).where(
+                    UserRow.id == scope.user_id, UserRow.disabled_at.is_(None)
+                )
+            ).one_or_none()
+        self._db.release()
+        if found is None or not self._matches(found.password_hash, old):
+            raise WrongPassword(NOT_THE_OLD_ONE)
+        check_password(new, found.name)
+        hashed = self._hash(new)
+        with self._db.writing() as db:
+            unchanged = UserRow.id == scope.user_id, UserRow.password_hash == found.password_hash
+            row = db.scalar(select(UserRow).where(*unchanged).with_for_update())
+            if row is None:
+                raise WrongPassword(NOT_THE_OLD_ONE)
+            row.password_hash = hashed
+            db.execute(delete(Login).where(Login.user_id == row.id))
+            add_entry(db, AuditEntry.of(scope, "password-changed", f"user:{row.id}"))
+            return _open_login(db, row.id, None, origin)
+
     def disable(self, name: str) -> None:
         with self._db.writing() as db:
             row = _user_row(db, name)
@@ -87,20 +123,24 @@ class Accounts:
         with self._db.writing() as db:
             _user_row(db, name).disabled_at = None
 
-    def sign_in(self, name: str, password: str, old_token: str | None = None) -> tuple[User, str]:
+    def sign_in(
+        self, name: str, password: str, old_token: str | None = None, origin: Origin = NOWHERE
+    ) -> tuple[User, str]:
         """Check name and password and open a login. The token is for the cookie; we store only its digest.
 
         The new login takes the place of the one that the browser had before, which ends.
         """
         # A second try, if the stored hash was replaced during the first one: by the same person signing in
         # twice at once, or by a new password, which then has to be the one that was given.
-        tried = (name, password, old_token)
+        tried = (name, password, old_token, origin)
         opened = self._try_to_sign_in(*tried) or self._try_to_sign_in(*tried)
         if not opened:
             raise WrongPassword(WRONG_CREDENTIALS)
         return opened
 
-    def _try_to_sign_in(self, name: str, password: str, old_token: str | None) -> tuple[User, str] | None:
+    def _try_to_sign_in(
+        self, name: str, password: str, old_token: str | None, origin: Origin
+    ) -> tuple[User, str] | None:
         """None if the account changed while the password was checked. Raises `WrongPassword`."""
         with self._db.reading() as db:
             found = db.execute(_select_users().where(UserRow.name == normalise_name(name))).one_or_none()
@@ -124,7 +164,7 @@ class Accounts:
                 return None
             if new_hash is not None:
                 db.execute(update(UserRow).where(UserRow.id == user.id).values(password_hash=new_hash))
-            return user, _open_login(db, user.id, old_token)
+            return user, _open_login(db, user.id, old_token, origin)
 
     def id_and_hash(self, name: str) -> tuple[str, str]:
         """The user's id and the hash of the password. For a name that cannot sign in: no id, the decoy."""
@@ -171,7 +211,14 @@ class Accounts:
         with self._db.reading() as db:
             return db.get(SetupLink, _digest(token)) is not None and _has_no_users(db)
 
-    def set_up(self, token: str, name: str, password: str, old_token: str | None = None) -> tuple[User, str]:
+    def set_up(
+        self,
+        token: str,
+        name: str,
+        password: str,
+        old_token: str | None = None,
+        origin: Origin = NOWHERE,
+    ) -> tuple[User, str]:
         """Use up the link and make the operator, in one transaction. If two people try, only one succeeds."""
         if not self.knows_setup_token(token):
             raise NotFound(SETUP_LINK_USED)  # Before the costly hash, which anybody could ask for otherwise.
@@ -183,7 +230,7 @@ class Accounts:
             if not isinstance(used, CursorResult) or used.rowcount != 1 or not _has_no_users(db):
                 raise NotFound(SETUP_LINK_USED)
             user = _insert_user(db, clean, hashed, "default", "operator")
-            return user, _open_login(db, user.id, old_token)
+            return user, _open_login(db, user.id, old_token, origin)
 
     def _hash(self, password: str) -> str:
         with self._hashing:
@@ -251,11 +298,21 @@ def _possible_lookalikes(db: Session, table: type[Tenant] | type[UserRow], name:
     ).all()
 
 
-def _open_login(db: Session, user_id: str, old_token: str | None) -> str:
+def _open_login(db: Session, user_id: str, old_token: str | None, origin: Origin) -> str:
     token = secrets.token_urlsafe(32)
     now = utc_now()
     if old_token is not None:
         db.execute(delete(Login).where(Login.digest == _digest(old_token)))
     db.execute(delete(Login).where(Login.user_id == user_id, Login.expires_at <= now))
-    db.add(Login(digest=_digest(token), user_id=user_id, created_at=now, expires_at=now + LOGIN_LIFETIME))
+    db.add(
+        Login(
+            digest=_digest(token),
+            user_id=user_id,
+            created_at=now,
+            expires_at=now + LOGIN_LIFETIME,
+            address=origin.address,
+            browser=origin.browser,
+            seen_at=now,
+        )
+    )
     return token

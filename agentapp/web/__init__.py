@@ -8,6 +8,7 @@ from typing import Any
 from flask import Flask
 
 from agentapp.web import (
+    account,
     admin,
     auth,
     chat,
@@ -45,4 +46,5 @@ def init_app(app: Flask) -> None:
     app.register_blueprint(auth.blueprint)
     app.register_blueprint(chat.blueprint)
     app.register_blueprint(turns.blueprint)
+    app.register_blueprint(account.blueprint)
     admin.init_app(app)

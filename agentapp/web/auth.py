@@ -27,9 +27,10 @@ from itsdangerous import BadSignature
 from werkzeug.sansio.http import parse_cookie  # as Flask does; the other one refuses what is not UTF-8
 
 from agentapp.errors import BadRequest, GuardrailRefused, NotFound, WrongPassword
-from agentapp.storage.accounts import LOGIN_LIFETIME, SETUP_LINK_USED
+from agentapp.storage.accounts import LOGIN_LIFETIME, SETUP_LINK_USED, Origin
 from agentapp.storage.names import normalise_name
 from agentapp.storage.values import User
+from agentapp.web.browsers import MAX_ADDRESS_CHARS, MAX_KEPT_CHARS, kept
 from agentapp.web.ended_logins import EndedLogins
 from agentapp.web.incoming import field, local_path, next_field
 from agentapp.web.known_browser import known_browser, remember_browser
@@ -162,13 +163,13 @@ def login() -> ResponseReturnValue:
     target, browser = next_field(), known_browser(name)
     try:
         with parts().sign_ins.counted(normalise_name(name), request.remote_addr or "", browser):
-            user, token = parts().accounts.sign_in(name, password, login_token())
+            user, token = parts().accounts.sign_in(name, password, login_token(), origin())
     except (WrongPassword, GuardrailRefused) as error:
         if not wants_page():
             raise
         page = render_template("login.html", error=str(error), username=name, next=target)
         return with_retry_after(Response(page, status_of(error)), problem_of(error))
-    _start_login(user, token)
+    start_login(user, token)
     return remember_browser(_redirect(target), user.name, browser)
 
 
@@ -194,14 +195,20 @@ def setup() -> ResponseReturnValue:
     setup_token = request.args.get("token") or field("token", max_chars=256, default="")
     name, password = _name_and_password()
     try:
-        user, token = parts().accounts.set_up(setup_token, name, password, login_token())
+        user, token = parts().accounts.set_up(setup_token, name, password, login_token(), origin())
     except BadRequest as error:
         if not wants_page():
             raise
         page = render_template("setup.html", error=str(error), username=name, token=setup_token)
         return page, status_of(error)
-    _start_login(user, token)
+    start_login(user, token)
     return remember_browser(_redirect(url_for("chat.index")), user.name, None)
+
+
+def origin() -> Origin:
+    """Where this request is from, as the user is told of a login."""
+    agent = request.headers.get("User-Agent")
+    return Origin(kept(request.remote_addr, MAX_ADDRESS_CHARS), kept(agent, MAX_KEPT_CHARS))
 
 
 def _redirect(path: str) -> Response:
@@ -212,7 +219,7 @@ def _name_and_password() -> tuple[str, str]:
     return field("username", max_chars=256), field("password", max_chars=4096)
 
 
-def _start_login(user: User, token: str) -> None:
+def start_login(user: User, token: str) -> None:
     """Make a new cookie for a new login. It takes over nothing from the cookie before it."""
     session.clear()
     session.permanent = True
@@ -228,4 +235,5 @@ def _load_login(token: str) -> SignedIn | None:
     if user is None:
         current_app.extensions["agentapp.ended_logins"].add(token)
         return None
+    parts().seen_logins.note(token)
     return SignedIn(user, token)

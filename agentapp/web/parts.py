@@ -22,8 +22,10 @@ from agentapp.storage.branches import Branches
 from agentapp.storage.cells import CellStore
 from agentapp.storage.chats import Chats
 from agentapp.storage.db import Database
+from agentapp.storage.logins import Logins, SeenLogins
 from agentapp.storage.minute_counts import IsolationScore
 from agentapp.storage.room import Room
+from agentapp.storage.usage_days import OwnUsage
 from agentapp.telemetry.live import OpenRequests
 from agentapp.telemetry.measurements import Measurements
 from agentapp.turns.service import TurnService
@@ -45,6 +47,9 @@ class Parts:
     db: Database
     room: Room
     accounts: Accounts
+    logins: Logins
+    seen_logins: SeenLogins
+    own_usage: OwnUsage
     sign_ins: SignIns
     chats: Chats
     branches: Branches

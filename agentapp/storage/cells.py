@@ -94,7 +94,7 @@ class CellStore:
         cell = GuardrailCell
         query = select(cell.scope, func.count()).where(IS_MARKED, cell.mark == "open").group_by(cell.scope)
         with self._db.reading() as db:
-            return dict(db.execute(query).tuples().all())
+            return {row[0]: row[1] for row in db.execute(query)}
 
     def key_of(self, scope: str, name: str) -> Key | None:
         """The key of the session, user or tenant with that id. Users and tenants are found by name too.

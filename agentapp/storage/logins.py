@@ -84,16 +84,17 @@ class SeenLogins:
 
     def note(self, token: str) -> None:
         now = utc_now()
-        before = self._noted.get(token)
-        if before is not None and now - before < SEEN_EVERY:
-            return
         with self._lock:
-            self._noted.pop(token, None)
+            before = self._noted.pop(token, None)
+            if before is not None and now - before < SEEN_EVERY:
+                self._noted[token] = before
+                return
             self._noted[token] = self._unstored[token] = now
             if len(self._noted) > MOST_REMEMBERED:
                 self._noted.popitem(last=False)
 
     def run(self, now: float) -> bool:
+        """Those that cannot be stored are lost: they are noted again after some minutes."""
         with self._lock:
             seen, self._unstored = self._unstored, {}
         if seen:

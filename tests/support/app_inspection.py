@@ -28,6 +28,10 @@ SCRIPTED = re.compile(r"\s*(javascript|data|vbscript):", re.I)
 FIELDS: dict[str, dict[str, str]] = {
     "auth.login": {"username": "ann", "password": "a long enough password", "next": "/chat"},
     "auth.setup": {"username": "opal", "password": "a long enough password"},
+    "account.change_password": {
+        "old_password": "a long enough password",
+        "new_password": "a long enough password",
+    },
     "theme": {"theme": "dark", "next": "/chat"},
     "turns.send": {"message": "hello there", "idempotency_key": "k", "after": "", "replaces": ""},
     "turns.retry": {"idempotency_key": "again"},

@@ -95,14 +95,17 @@ class SeenLogins:
 
     def run(self, now: float) -> bool:
         """Those that cannot be stored are lost: they are noted again after some minutes."""
-        with self._lock:
-            seen, self._unstored = self._unstored, {}
-        if seen:
+        if seen := self._take():
             # In the same order in every worker, so that two of them never wait for each other's rows.
             rows = sorted((digest_of(token), at) for token, at in seen.items())
             with self._db.transaction() as db:
                 db.run_many(NOTE_SEEN, [{"login": digest, "seen_at": at} for digest, at in rows])
         return False
+
+    def _take(self) -> dict[str, datetime]:
+        with self._lock:
+            taken, self._unstored = self._unstored, {}
+        return taken
 
 
 def digest_of(token: str) -> str:

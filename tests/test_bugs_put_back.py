@@ -68,8 +68,10 @@ BUGS = (
     Bug(
         "a tool thread without its scope",
         "agentapp/agents/drivers/threaded.py",
-        "        run = self._binder.carried(context.scope, lambda: _finish(tool.call(context, call)))\n",
-        "        run = lambda: _finish(tool.call(context, call))\n",
+        "        run = self._binder.carried(\n"
+        "            context.scope, lambda: Returned(current(), _finish(tool.call(context, call)))\n"
+        "        )\n",
+        "        run = lambda: Returned(context.scope, _finish(tool.call(context, call)))\n",
         "tests/agents/drivers/test_running_tools.py::test_each_tool_has_its_scope_carried_in",
     ),
     Bug(
@@ -445,8 +447,8 @@ BUGS = (
     Bug(
         "what a dead worker had read from the cache is forgotten",
         "agentapp/turns/values.py",
-        "            usage.cache_read_tokens,\n            usage.cache_write_tokens,\n",
-        "",
+        "        return [*numbers[:3], self.cost_microusd, self.charged_microusd, *numbers[3:], parts]\n",
+        "        return [*numbers[:3], self.cost_microusd, self.charged_microusd, 0, 0, parts]\n",
         "tests/turns/test_charging.py::test_what_a_dead_worker_had_read_from_the_cache_is_charged_as_that",
     ),
     Bug(
@@ -581,8 +583,8 @@ BUGS = (
     Bug(
         "a reader who leaves ends the turn",
         "agentapp/turns/service.py",
-        "        held.callback(self.subscriptions.remove, weakref.ref(subscription))\n",
-        "        held.callback(self.subscriptions.remove, weakref.ref(subscription))\n"
+        "        held.callback(self.subscriptions.remove, weakref.ref(subscription), scope.request_id)\n",
+        "        held.callback(self.subscriptions.remove, weakref.ref(subscription), scope.request_id)\n"
         "        held.callback(self.local.stop, subscription.feed.turn_id)\n",
         "tests/turns/test_surviving.py::test_a_reader_who_leaves_in_the_middle_does_not_end_the_turn",
     ),
@@ -628,8 +630,8 @@ BUGS = (
     Bug(
         "a resumed stream begins at the beginning",
         "agentapp/turns/service.py",
-        "        return self._listed(Subscription(feed, after, login, held, slot), held)\n",
-        "        return self._listed(Subscription(feed, 0, login, held, slot), held)\n",
+        "        return self._listed(scope, Subscription(feed, after, login, held, slot), held)\n",
+        "        return self._listed(scope, Subscription(feed, 0, login, held, slot), held)\n",
         "tests/turns/test_surviving.py::test_a_stream_taken_up_again_goes_on_with_the_next_event_and_its_number",
     ),
     Bug(

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 import time
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
 from agentapp.agents.team import Crew
 
@@ -45,12 +47,34 @@ class LiveAgents:
 
     def take_left_over(self) -> list[str]:
         """The requests whose crews somebody still has though they should be gone. Each is told once."""
-        now, left = self._clock(), list[str]()
+        if self._late():
+            pass  # what only refers to itself is not kept by anybody
+        left = self._late()
         with self._lock:
-            for key, made in list(self._made.items()):
-                if made.crew() is None:
-                    del self._made[key]
-                elif made.ended_at is not None and now - made.ended_at > KEPT_SECONDS:
-                    del self._made[key]
-                    left.append(made.request_id)
-        return left
+            for key in [key for key, made in self._made.items() if made.crew() is None]:
+                del self._made[key]
+            return [made.request_id for key in left if (made := self._made.pop(key, None)) is not None]
+
+    def _late(self) -> list[int]:
+        """The crews that are still there though their turn ended a while ago."""
+        ends = self._clock() - KEPT_SECONDS
+        with self._lock:
+            return [
+                key
+                for key, made in self._made.items()
+                if made.ended_at is not None and made.ended_at < ends and made.crew() is not None
+            ]
+
+
+E = TypeVar("E", bound=BaseException)
+
+
+def without_frames(error: E) -> E:
+    """An error that is kept longer than a turn's agents. It and its causes came through the frames of those
+    who worked with them, and would keep all that those had.
+    """
+    each: BaseException | None = error
+    while each is not None and each.__traceback__ is not None:
+        each.__traceback__ = None
+        each = each.__cause__ or each.__context__
+    return error

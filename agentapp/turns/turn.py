@@ -36,6 +36,7 @@ from agentapp.turns.abandoned import find_running
 from agentapp.turns.feed import Feed, NumberedEvent
 from agentapp.turns.history import history
 from agentapp.turns.kit import TurnKit
+from agentapp.turns.live_agents import without_frames
 from agentapp.turns.stores import ChatTransaction
 from agentapp.turns.values import (
     UNTITLED,
@@ -176,7 +177,7 @@ class Turn(Iterator[NumberedEvent | None]):
                     self._kit.telemetry.observe("first_token_seconds", time.monotonic() - self._began)
                 yield None if event is None else self.feed.add(event.cleaned())
         except TurnFailed as error:
-            return error
+            return without_frames(error)
         except Exception as error:
             failed = "request %s: turn %s failed unexpectedly: %s"
             log.error(failed, self.scope.request_id, self.id, described(error))

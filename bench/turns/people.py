@@ -21,7 +21,7 @@ from agentapp.storage.db import Database
 from agentapp.storage.models import ChatSession, Login, Tenant
 from agentapp.storage.models import User as UserRow
 from agentapp.storage.values import User, utc_now
-from agentapp.web.auth import _start_login
+from agentapp.web.auth import start_login
 from bench.turns import naive
 from bench.turns.plans import Person
 
@@ -96,7 +96,7 @@ def _add_chat(rows: Session, user: User) -> str:
 def _cookie_and_token(app: Flask, user: User, token: str) -> tuple[str, str]:
     """What a browser has after it has signed in."""
     with app.test_request_context():
-        _start_login(user, token)
+        start_login(user, token)
         csrf = generate_csrf()
         signer = SecureCookieSessionInterface().get_signing_serializer(app)
         assert signer is not None

@@ -32,8 +32,10 @@ from agentapp.storage.notes import Notes
 from agentapp.storage.turns import SqlTurnStore
 from agentapp.telemetry import NullTelemetry
 from agentapp.turns.abandoned import delete_chat
+from agentapp.turns.kit import TurnKit
 from agentapp.turns.leases import Leases
-from agentapp.turns.turn import Turn, TurnKit, title_of
+from agentapp.turns.live_agents import LiveAgents
+from agentapp.turns.turn import Turn, title_of
 from agentapp.turns.values import Lease, NewMessage, RepeatedMessage, StartedTurn
 from tests.support.statements import statements_noted
 
@@ -87,6 +89,7 @@ class Stores:
             past_chats=self.chats,
             prices=Prices((("m", PRICE, PRICE, PRICE, PRICE),)),
             telemetry=NullTelemetry(),
+            live_agents=LiveAgents(),
             render=lambda text: Rendered(f"<p>{text}</p>", "test"),
         )
 

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from agentapp.isolation import Scope, UserScope
-from agentapp.turns.turn import Turn, TurnKit
+from agentapp.turns.kit import TurnKit
+from agentapp.turns.turn import Turn
 from agentapp.turns.values import NewMessage
 from agentapp.web.parts import Parts
 

@@ -21,7 +21,8 @@ from agentapp.storage.models import LiveTurn
 from agentapp.storage.operator_models import UsageDay
 from agentapp.storage.values import utc_now
 from agentapp.turns.abandoned import interrupt_abandoned
-from agentapp.turns.turn import Turn, TurnKit
+from agentapp.turns.kit import TurnKit
+from agentapp.turns.turn import Turn
 from agentapp.web.parts import Parts
 from tests.support.scripted import Scripted
 from tests.support.turns import ELSEWHERE

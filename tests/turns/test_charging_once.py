@@ -24,8 +24,9 @@ from agentapp.storage.values import utc_now
 from agentapp.turns import jobs
 from agentapp.turns.heartbeat import Job
 from agentapp.turns.jobs import InterruptAbandonedTurns, WriteEvents
+from agentapp.turns.kit import TurnKit
 from agentapp.turns.local import LocalTurn, LocalTurns
-from agentapp.turns.turn import Turn, TurnKit
+from agentapp.turns.turn import Turn
 from agentapp.web.parts import Parts
 from tests.support.databases import only_postgresql
 from tests.support.scripted import hands_over

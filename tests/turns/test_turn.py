@@ -48,7 +48,8 @@ from agentapp.storage.values import utc_now
 from agentapp.storage.write_permits import WritePermits
 from agentapp.turns.feed import Subscription
 from agentapp.turns.history import MAX_HISTORY_CHARS, STEP_CHARS, history
-from agentapp.turns.turn import Turn, TurnKit
+from agentapp.turns.kit import TurnKit
+from agentapp.turns.turn import Turn
 from agentapp.turns.values import NewMessage, RepeatedMessage
 from agentapp.web.parts import Parts
 from agentapp.web.steps import steps_of

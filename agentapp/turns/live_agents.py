@@ -48,7 +48,7 @@ class LiveAgents:
     def take_left_over(self) -> list[str]:
         """The requests whose crews somebody still has though they should be gone. Each is told once."""
         if self._late():
-            pass  # what only refers to itself is not kept by anybody
+            gc.collect()  # what only refers to itself is not kept by anybody
         left = self._late()
         with self._lock:
             for key in [key for key, made in self._made.items() if made.crew() is None]:

@@ -13,6 +13,7 @@ import pytest
 
 from agentapp import config
 from agentapp.errors import SettingError, StartError
+from agentapp.instance import MIN_SECRET_BYTES
 from agentapp.parsing import ADDRESSES, settings_of
 from agentapp.server import options
 from tests.support.secrets import ROUNDS, load_secrets
@@ -31,6 +32,7 @@ GOOD: dict[str, tuple[str, str, Any]] = {
     ),
     "AGENTAPP_HTTPS": ("1", "https", True),
     "AGENTAPP_TRUSTED_PROXIES": ("2", "trusted_proxies", 2),
+    "AGENTAPP_METRICS_TOKEN": ("secret token", "metrics_token", "secret token"),
     "AGENTAPP_PROVIDER": ("demo", "provider", "demo"),
     "AGENTAPP_MODEL": ("other-model", "model", "other-model"),
     "ANTHROPIC_API_KEY": ("key", "anthropic_api_key", "key"),
@@ -197,7 +199,7 @@ def test_each_variable_read_is_tested_here() -> None:
 
 def test_each_variable_is_named_once_in_the_code_that_declares_it() -> None:
     """Its default, parser and sentence stand beside it, so they are written once too."""
-    source = Path(config.__file__).read_text() + Path(options.__file__).read_text()
+    source = Path(config.settings.__file__).read_text() + Path(options.__file__).read_text()
     named = re.findall(r'etting\(\s*"((?:AGENTAPP|ANTHROPIC)_[A-Z_]+)"', source)
     of_server = [f"AGENTAPP_{name}" for name in ("BIND", "WORKERS", "PIN_WORKERS", "GRACE")]
     assert sorted(named) == sorted([*GOOD, *of_server])
@@ -346,7 +348,7 @@ def test_relative_instance_stays_where_it_was_when_the_process_moves(
 )
 def test_loopback_needs_no_secret(bind: str, tmp_path: Path) -> None:
     settings = config.load({"AGENTAPP_INSTANCE": str(tmp_path)}, bind=bind)
-    assert len(settings.secret_key) >= config.MIN_SECRET_BYTES
+    assert len(settings.secret_key) >= MIN_SECRET_BYTES
 
 
 @pytest.mark.parametrize(

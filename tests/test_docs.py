@@ -200,7 +200,8 @@ def test_every_commit_is_tested_with_the_readmes_own_command() -> None:
 
 
 def test_every_dependency_is_pinned_within_its_range() -> None:
-    pins = dict(line.lower().split("==") for line in (ROOT / "constraints.txt").read_text().splitlines())
+    lines = (ROOT / "constraints.txt").read_text().lower().replace("_", "-").splitlines()
+    pins = dict(line.split("==") for line in lines)
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     for wanted in chain(project["dependencies"], *project["optional-dependencies"].values()):
         name, least, below = re.fullmatch(r"([\w-]+)(?:\[\w+\])?(?:>=([\d.]+),<([\d.]+))?", wanted).groups()  # type: ignore[union-attr]

@@ -47,9 +47,13 @@ def sql(settings: Settings, statement: str, *values: object) -> list[tuple[Any, 
         return found
 
 
+OF_THE_HEARTBEAT = {"workers", "minute_counts", "background_jobs"}
+
+
 def dump(settings: Settings) -> dict[str, list[tuple[Any, ...]]]:
     """Every row of every table, but for what the heartbeat makes of them some time later: it counts turns in
-    the provider's cell, and puts the search's entries into their index.
+    the provider's cell, puts the search's entries into their index, notes when logins were used, and tells
+    operators what it has counted.
     """
     tables = sql(
         settings,
@@ -57,7 +61,8 @@ def dump(settings: Settings) -> dict[str, list[tuple[Any, ...]]]:
     )
     every = {name: sorted(sql(settings, f"SELECT * FROM {name}"), key=repr) for (name,) in tables}
     every["guardrail_cells"] = [row for row in every["guardrail_cells"] if row[0] != "provider"]
-    return every
+    every["logins"] = sorted(sql(settings, "SELECT digest, user_id, created_at, expires_at FROM logins"))
+    return {name: rows for name, rows in every.items() if name not in OF_THE_HEARTBEAT}
 
 
 def routes(app: Flask, method: str | None = None) -> list[tuple[Rule, str]]:

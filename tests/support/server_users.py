@@ -21,6 +21,7 @@ from agentapp.isolation import ThreadBinder
 from agentapp.storage.accounts import Accounts
 from agentapp.storage.db import Database
 from agentapp.storage.engines import make_engine
+from agentapp.storage.values import Role
 from tests.support.http_client import Answer, Visitor
 from tests.support.messages_api import MessagesApi, Responder, Script, respond_as_told
 from tests.support.server import Server, server
@@ -35,13 +36,13 @@ OFF = {
 }
 
 
-def add_people(url: str, names: Sequence[str], tenant: str = "crowd") -> None:
+def add_people(url: str, names: Sequence[str], tenant: str = "crowd", role: Role = "member") -> None:
     """Straight into the database, hashed with the smallest parameters: sign-in is not what is tested here."""
     db = Database(url, ThreadBinder())
     accounts = Accounts(db)
     accounts._hasher = PasswordHasher(time_cost=1, memory_cost=8, parallelism=1)
     for name in names:
-        accounts.add(name, PASSWORD, tenant=tenant)
+        accounts.add(name, PASSWORD, tenant=tenant, role=role)
     db.engine.dispose()
 
 

@@ -15,6 +15,7 @@ from agentapp.storage import search, search_index, words
 from agentapp.storage.search_index import SearchIndex
 from agentapp.storage.words import asked_words, indexed_words
 from tests.storage.test_storage import Stores, read
+from tests.support.rounds import ROUNDS
 
 OWN_WORDS = len("12345678")
 
@@ -214,7 +215,9 @@ def test_many_that_wait_are_put_into_the_index_a_few_at_a_time_and_the_rest_at_t
     assert not SearchIndex(stores.db).add_waiting()
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=30 * ROUNDS
+)
 @given(st.lists(st.sampled_from(["say", "rename", "delete", "index"]), min_size=4, max_size=15))
 def test_whatever_is_in_the_index_already_the_search_finds_the_same(stores: Stores, steps: list[str]) -> None:
     """And SQLite finds no fault with its index, in which there must be nothing but the entries."""

@@ -15,6 +15,7 @@ from markupsafe import Markup
 from agentapp.web import markdown
 from agentapp.web.markdown import CODE_CLASSES, LINK_REL, RENDERER, TAGS, render
 from agentapp.web.markdown_parser import MAX_CHARS, MAX_HIGHLIGHTED_CHARS
+from tests.support.rounds import ROUNDS
 
 ATTRIBUTES = {
     "a": {"href", "title", "target", "rel"},
@@ -87,7 +88,7 @@ def test_plain_text_is_a_paragraph() -> None:
     assert render("Hello *there*, **you**") == "<p>Hello <em>there</em>, <strong>you</strong></p>\n"
 
 
-@settings(max_examples=300)
+@settings(max_examples=60 * ROUNDS)
 @given(st.from_regex(markdown.PLAIN_WORDS, fullmatch=True))
 @example("Yes")
 @example("a 1, b; c.")

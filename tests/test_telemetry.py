@@ -19,7 +19,7 @@ from agentapp.turns.values import NewMessage
 from agentapp.web.parts import Parts
 from tests.support.turns import someone
 
-METHODS = ("count", "observe", "gauge", "check", "violation", "alert")
+METHODS = ("count", "observe", "gauge", "check", "request_checked", "violation", "alert")
 
 
 @pytest.mark.parametrize("kind", [NullTelemetry, Violations])
@@ -48,21 +48,20 @@ def test_a_scope_left_bound_and_a_foreign_scope_are_violations(make_app: Callabl
     scope = Scope(request_id="r", tenant_id="t", user_id="u", session_id="s")
     parts.binder.bound(scope).__enter__()
     parts.binder.sweep()
-    parts.turns.kit.report_foreign_scope(ForeignScope("triage", scope, "another"))
+    parts.turns.kit.report(ForeignScope("triage", scope, "another"))
     assert parts.telemetry.counts() == {"left-bound": 1, "foreign-scope": 1}
 
 
 class Recorder(NullTelemetry):
     def __init__(self) -> None:
-        self.counted: Counter[tuple[Any, ...]] = Counter()
-        self.observed: list[tuple[str, float]] = []
+        self.counted: Counter[Any] = Counter()
+        self.gauges: list[tuple[str, str, float]] = []
 
-    def count(self, name: str, amount: int = 1, /, **labels: str) -> None:
+    def count(self, name: str, amount: float = 1, /, *, tenant_id: str = "", **labels: str) -> None:
         self.counted[(name, *sorted(labels.items()))] += amount
 
-    def observe(self, name: str, value: float, /, **labels: str) -> None:
-        assert value >= 0
-        self.observed.append((name, value))
+    def gauge(self, name: str, value: float, /, **labels: str) -> None:
+        self.gauges.append((name, labels["thread"], value))
 
 
 def test_turns_and_refusals_are_reported_to_whatever_was_handed_in(parts: Parts) -> None:
@@ -79,7 +78,8 @@ def test_turns_and_refusals_are_reported_to_whatever_was_handed_in(parts: Parts)
     with pytest.raises(Busy):
         turns.send(uma, NewMessage("no room"))
     slot.release()
-    assert recorder.counted == {
+    of_turns = {key: n for key, n in recorder.counted.items() if key[0] in ("turns_total", "refusals_total")}
+    assert of_turns == {
         ("turns_total", ("status", "completed")): 1,
         ("turns_total", ("status", "failed")): 1,
         ("refusals_total", ("code", "busy"), ("scope", "server")): 1,
@@ -93,5 +93,5 @@ def test_the_heartbeat_reports_how_late_a_beat_has_ended(
         recorder = Recorder()
         monkeypatch.setattr(heartbeat, "_telemetry", recorder)
         heartbeat.beat(due=time.monotonic() - 60)
-        ((name, late),) = recorder.observed
-        assert (name, late >= 60) == ("heartbeat_lag_seconds", True)
+        ((name, thread, late),) = recorder.gauges
+        assert (name, thread, late >= 60) == ("heartbeat_lag_seconds", heartbeat.name, True)

@@ -65,6 +65,7 @@ _LIBRARIES = (
 # Libraries that are needed only if an environment variable is set.
 _LIBRARIES_IF_SET = {
     "AGENTAPP_DATABASE_URL": ("psycopg",),
+    "OTEL_EXPORTER_OTLP_ENDPOINT": ("opentelemetry.sdk.trace", "opentelemetry.exporter.otlp.proto.http"),
     **{provider.key_variable: provider.libraries for provider in PROVIDERS if provider.key_variable},
 }
 # Our own code comes last. It is only for workers that start before the first SIGHUP: see `post_fork`.

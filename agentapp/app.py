@@ -14,6 +14,7 @@ from agentapp.agents.drivers.threaded import ThreadedDriver
 from agentapp.agents.loop import Limits
 from agentapp.agents.prices import Prices
 from agentapp.agents.team import Team
+from agentapp.agents.tracing import NoTraces, Traces, TurnTraces
 from agentapp.config import Settings
 from agentapp.errors import SettingError
 from agentapp.guardrails import Cells, Registry
@@ -47,6 +48,7 @@ from agentapp.telemetry import Telemetry
 from agentapp.telemetry.jobs import REPORT_SECONDS, STORE_SECONDS, FindLeftovers, ReportWorker, StoreCounts
 from agentapp.telemetry.live import OpenRequests
 from agentapp.telemetry.measurements import Measurements
+from agentapp.telemetry.spans import find_tracer
 from agentapp.turns.heartbeat import ScheduledJob
 from agentapp.turns.kit import TurnKit
 from agentapp.turns.leases import Leases
@@ -94,6 +96,7 @@ def make_parts(settings: Settings, team: Team) -> Parts:
         telemetry=telemetry,
         live_agents=LiveAgents(),
         render=rendered,
+        traces=make_traces(settings),
     )
     seats = Seats(settings.threads + PAGES_WORKER)
     slots = StreamSlots(seats, settings.threads, settings.threads_reserved, settings.streams_user)
@@ -154,6 +157,13 @@ def make_guardrails(settings: Settings, cell_kind: Cells, cells: CellStore) -> G
         cleanup_every=settings.registry_cleanup_every,
     )
     return Guardrails(registry, settings.provider)
+
+
+def make_traces(settings: Settings) -> Traces:
+    tracer = find_tracer(settings.otlp_endpoint) if settings.otlp_endpoint else None
+    if tracer is None:
+        return NoTraces()
+    return TurnTraces(tracer, settings.provider, with_content=settings.trace_content)
 
 
 def deadlines_of(settings: Settings) -> Deadlines:

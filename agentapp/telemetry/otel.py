@@ -100,8 +100,11 @@ class OtelSpan:
 
 
 def _sendable(attributes: Attributes) -> Mapping[str, Any]:
-    """One text that cannot be written as UTF-8 would lose all spans that are sent together with it."""
-    return {
-        name: storable(value) if isinstance(value, str) and not value.isascii() else value
-        for name, value in attributes.items()
-    }
+    """A provider may send half a surrogate pair, which the SDK could not write as UTF-8."""
+    return {name: _writable(value) for name, value in attributes.items()}
+
+
+def _writable(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return tuple(map(_writable, value))
+    return storable(value) if isinstance(value, str) and not value.isascii() else value

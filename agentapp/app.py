@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-
 from flask import Flask
 from werkzeug.middleware.proxy_fix import ProxyFix
 
@@ -11,12 +9,12 @@ from agentapp import config, web
 from agentapp.agents import providers
 from agentapp.agents.drivers.shared import Deadlines
 from agentapp.agents.drivers.threaded import ThreadedDriver
+from agentapp.agents.loading import load_team
 from agentapp.agents.loop import Limits
 from agentapp.agents.prices import Prices
 from agentapp.agents.team import Team
 from agentapp.agents.tracing import NoTraces, Traces, TurnTraces
 from agentapp.config import Settings
-from agentapp.errors import SettingError
 from agentapp.guardrails import Cells, Registry
 from agentapp.guardrails.guard import Guardrails
 from agentapp.guardrails.limit_admin import LimitAdmin
@@ -187,17 +185,3 @@ def _report_left_bound(telemetry: Telemetry, scope: RequestScope) -> None:
     """A request ended and its scope was not cleared. The sweep before the next request found it."""
     detail = f"request {scope.request_id} was still bound when its thread was used again"
     telemetry.violation("left-bound", detail, scope.request_id)
-
-
-def load_team(where: str) -> Team:
-    """The `Team` that ``package.module:name`` points to."""
-    module_name, _, name = where.partition(":")
-    try:
-        found = getattr(importlib.import_module(module_name), name)
-    except (ImportError, AttributeError) as exc:
-        raise SettingError("AGENTAPP_TEAM", f"cannot load {where!r}: {exc}") from exc
-    if not isinstance(found, Team):
-        raise SettingError(
-            "AGENTAPP_TEAM", f"{where!r} is a {type(found).__name__}, not an agentapp.agents.Team"
-        )
-    return found

@@ -108,7 +108,10 @@ class TurnTraces:
         return TurnTrace(span, {**ids, "gen_ai.provider.name": self.provider}, with_content=self.with_content)
 
     def start(self) -> None:
-        self.tracer.start()
+        try:
+            self.tracer.start()
+        except Exception as error:  # such as a bad value of one of OpenTelemetry's own variables
+            log.error("no traces are sent: %s", described(error))
 
     def close(self) -> None:
         self.tracer.close()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import resource
@@ -18,6 +17,7 @@ import pytest
 from agentapp.cli import doctor
 from agentapp.cli.checks import database_checks, machine_checks, model_checks, setting_checks
 from agentapp.cli.checks.line import do
+from tests.support.collector import collector
 from tests.support.commands import BAD_SETTINGS, Agentapp, set_revision
 from tests.support.messages_api import MessagesApi, Models
 from tests.support.postgres import migrated_postgres_url
@@ -60,7 +60,8 @@ def test_if_all_is_well_every_line_says_ok(migrated: Agentapp) -> None:
 
 
 def everything_below(directory: Path) -> dict[str, Any]:
-    found = {str(each): each for each in directory.rglob("*") if "__pycache__" not in str(each)}
+    """The directory too: a file that was there for a moment has changed it."""
+    found = {str(each): each for each in (directory, *directory.rglob("*"))}
     return {
         name: (each.stat().st_mode, each.stat().st_mtime_ns, each.read_bytes() if each.is_file() else b"")
         for name, each in found.items()
@@ -309,13 +310,21 @@ def test_too_few_open_files(found: Found, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_traces_that_cannot_be_sent(found: Found, monkeypatch: pytest.MonkeyPatch) -> None:
-    there = "http://127.0.0.1:4318"
-    state, text = found(OTEL_EXPORTER_OTLP_ENDPOINT=there)["traces"]
-    assert (state, text) == ("ok", f"one a turn, without words of anybody, to {there}")
-    assert "with what people and models say" in found(AGENTAPP_TRACE_CONTENT="1")["traces"][1]
-    monkeypatch.setattr(machine_checks, "find_spec", lambda name: None)
-    assert found()["traces"][0] == "do"
-    assert importlib.util.find_spec("opentelemetry.sdk") is not None
+    with collector() as there:
+        state, text = found(OTEL_EXPORTER_OTLP_ENDPOINT=there.url)["traces"]
+        assert (state, text) == ("ok", f"one a turn, without words of anybody, to {there.url}")
+        assert "with what people and models say" in found(AGENTAPP_TRACE_CONTENT="1")["traces"][1]
+        assert there.spans() == []
+        for status, expected in ((401, "note"), (404, "do"), (302, "do")):
+            there.status = status
+            assert found()["traces"][0] == expected
+        monkeypatch.setattr(machine_checks, "find_spec", lambda name: None)
+        assert "pip install 'agentapp[otel]'" in found()["traces"][1]
+
+
+def test_a_collector_that_is_not_there(found: Found) -> None:
+    state, text = found(OTEL_EXPORTER_OTLP_ENDPOINT=f"http://127.0.0.1:{free_port()}")["traces"]
+    assert (state, "(ConnectionRefusedError)" in text) == ("do", True)
 
 
 def test_a_check_that_hangs_or_fails_keeps_no_other_from_being_made(

@@ -2,65 +2,14 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
 
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
-
+from tests.support.collector import collector
 from tests.support.databases import migrated_in
 from tests.support.http_client import Visitor
 from tests.support.server import server
 from tests.support.server_users import OFF, add_people
 from tests.support.users import PASSWORD
-
-
-class Collector(ThreadingHTTPServer):
-    """What an OTLP collector is to a client."""
-
-    daemon_threads = True
-
-    def __init__(self) -> None:
-        self.received: list[tuple[str, ExportTraceServiceRequest]] = []
-        super().__init__(("127.0.0.1", 0), _Receiver)
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_port}"
-
-    def spans(self) -> list[Any]:
-        resources = [each for _, request in self.received for each in request.resource_spans]
-        return [span for each in resources for scope in each.scope_spans for span in scope.spans]
-
-
-class _Receiver(BaseHTTPRequestHandler):
-    server: Collector
-
-    def do_POST(self) -> None:
-        body = self.rfile.read(int(self.headers["content-length"]))
-        self.server.received.append((self.path, ExportTraceServiceRequest.FromString(body)))
-        self.send_response(200)
-        self.send_header("content-length", "0")
-        self.end_headers()
-
-    def log_message(self, *_: Any) -> None:
-        pass
-
-
-@contextmanager
-def collector() -> Iterator[Collector]:
-    found = Collector()
-    thread = threading.Thread(target=found.serve_forever, args=(0.02,))
-    thread.start()
-    try:
-        yield found
-    finally:
-        found.shutdown()
-        thread.join()
-        found.server_close()
 
 
 def test_a_worker_that_ends_has_sent_the_traces_of_all_its_turns(

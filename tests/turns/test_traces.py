@@ -457,6 +457,18 @@ def test_a_collector_that_is_away_delays_no_turn_and_the_end_of_the_worker_only_
     assert "the last traces could not be sent within 0.2 s" in caplog.text
 
 
+def test_a_bad_variable_of_opentelemetrys_own_stops_no_worker(
+    parts: Parts, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("OTEL_BSP_MAX_QUEUE_SIZE", "10")  # less than one batch
+    traces = TurnTraces(OtelTracer("http://127.0.0.1:9"), "demo")
+    traces.start()
+    assert "no traces are sent: " in caplog.text
+    loop: Any = object()
+    assert traces.begin(someone(parts, "uma"), "t", time.monotonic()).watched(loop) is loop
+    traces.close()
+
+
 def test_without_the_extra_the_server_says_so_and_serves(
     make_app: Callable[..., Flask],
     settings: Settings,

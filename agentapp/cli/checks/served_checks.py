@@ -4,36 +4,16 @@ sent that could change anything.
 
 from __future__ import annotations
 
-import json
 import ssl
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from http.client import HTTPConnection, HTTPException, HTTPSConnection
+from collections.abc import Iterator
+from http.client import HTTPException
 from ipaddress import ip_address
-from typing import Any
 from urllib.parse import SplitResult, urlsplit
 
+from agentapp.cli.checks.asking import Answer, ask
 from agentapp.cli.checks.line import Line, do, ok
 
-SECONDS = 5.0  # for one answer
-READ_BYTES = 100_000
 PROXY = "the proxy must pass it on (nginx: proxy_set_header Host $http_host)"
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    status: int
-    headers: Mapping[str, str]
-    body: bytes
-
-    @property
-    def detail(self) -> object:
-        """What a refusal of ours says."""
-        try:
-            found: Any = json.loads(self.body)
-        except ValueError:
-            return None
-        return found.get("detail") if isinstance(found, dict) else None
 
 
 def check_served(url: str) -> Iterator[Line]:
@@ -103,22 +83,6 @@ def _metrics(there: SplitResult) -> Line:
         text = "anybody may read /metrics there, because the proxy does not say for whom it asks: set"
         return do("served metrics", f"{text} AGENTAPP_METRICS_TOKEN, or X-Forwarded-For in the proxy")
     return ok("served metrics", "not for everybody")
-
-
-def ask(there: SplitResult, method: str, path: str, headers: Mapping[str, str] | None = None) -> Answer:
-    """Redirects are answers too: they are not followed."""
-    if there.scheme == "https":
-        connection: HTTPConnection = HTTPSConnection(there.hostname or "", there.port, timeout=SECONDS)
-    else:
-        connection = HTTPConnection(there.hostname or "", there.port, timeout=SECONDS)
-    try:
-        sent = {"Accept": "application/json", "User-Agent": "agentapp-doctor", **(headers or {})}
-        connection.request(method, there.path.rstrip("/") + path, headers=sent)
-        found = connection.getresponse()
-        names = {name.lower(): value for name, value in found.getheaders()}
-        return Answer(found.status, names, found.read(READ_BYTES))
-    finally:
-        connection.close()
 
 
 def _origin_of(there: SplitResult) -> str:

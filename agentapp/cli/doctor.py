@@ -97,8 +97,8 @@ def _within(seconds: float, name: str, check: Check) -> list[Line]:
 def _secrets(settings: Settings) -> list[str]:
     """The database's URL is one as a whole; its password goes with what stands before the @ of an address."""
     names = [name for name, declared in settings_of(Settings).items() if declared.secret]
-    values = [getattr(settings, name) for name in names if name != "database_url"]
-    return [value for value in values if value and value != setting_checks.NO_SECRET]
+    values = [str(getattr(settings, name) or "") for name in names if name != "database_url"]
+    return [value for value in values if value != setting_checks.NO_SECRET]
 
 
 def _print(lines: list[Line], as_json: bool) -> None:

@@ -65,6 +65,7 @@ _LIBRARIES = (
 # Libraries that are needed only if an environment variable is set.
 _LIBRARIES_IF_SET = {
     "AGENTAPP_DATABASE_URL": ("psycopg",),
+    "OTEL_EXPORTER_OTLP_ENDPOINT": ("opentelemetry.sdk.trace", "opentelemetry.exporter.otlp.proto.http"),
     **{provider.key_variable: provider.libraries for provider in PROVIDERS if provider.key_variable},
 }
 # Our own code comes last. It is only for workers that start before the first SIGHUP: see `post_fork`.
@@ -82,9 +83,9 @@ workers = _options.workers
 # A thread is busy for as long as it streams an answer. A thread that waits costs next to nothing. With too
 # few threads, the slow answers of some people would keep everybody else's pages waiting.
 threads = _options.threads
-# The rest wait for their client, without a thread: idle ones, and requests that are not whole yet. If there
-# are more, those with the least to lose are closed.
-worker_connections = threads + 3000
+# The rest wait for their client, without a thread. If there are more, those with the least to lose are
+# closed.
+worker_connections = threads + options.WAITING_CONNECTIONS
 
 # In seconds. Only a worker whose main loop hangs is killed after this; how long an answer may take is decided
 # by the turn's own deadline. It must also be long enough to import everything on a slow machine.
@@ -121,8 +122,7 @@ def on_starting(arbiter: Any) -> None:
     if arbiter.cfg.is_ssl:
         print("agentapp: TLS is for a proxy in front, and not for --certfile", file=sys.stderr)
         sys.exit(2)
-    # Besides its connections, a thread may have a connection to the database, which is up to three files.
-    _allow_open_files(worker_connections + 4 * threads + 200)
+    _allow_open_files(options.open_files_of(threads))
     gc.disable()  # hardly anything that is imported is garbage: to look for it takes a tenth of the time
     arbiter.has_reloaded = False
     _import([*_FOR_THE_DATABASE, *_OURS_FOR_THE_DATABASE])

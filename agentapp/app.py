@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-
 from flask import Flask
 from werkzeug.middleware.proxy_fix import ProxyFix
 
@@ -11,11 +9,12 @@ from agentapp import config, web
 from agentapp.agents import providers
 from agentapp.agents.drivers.shared import Deadlines
 from agentapp.agents.drivers.threaded import ThreadedDriver
+from agentapp.agents.loading import load_team
 from agentapp.agents.loop import Limits
 from agentapp.agents.prices import Prices
 from agentapp.agents.team import Team
+from agentapp.agents.tracing import NoTraces, Traces, TurnTraces
 from agentapp.config import Settings
-from agentapp.errors import SettingError
 from agentapp.guardrails import Cells, Registry
 from agentapp.guardrails.guard import Guardrails
 from agentapp.guardrails.limit_admin import LimitAdmin
@@ -47,6 +46,7 @@ from agentapp.telemetry import Telemetry
 from agentapp.telemetry.jobs import REPORT_SECONDS, STORE_SECONDS, FindLeftovers, ReportWorker, StoreCounts
 from agentapp.telemetry.live import OpenRequests
 from agentapp.telemetry.measurements import Measurements
+from agentapp.telemetry.spans import find_tracer
 from agentapp.turns.heartbeat import ScheduledJob
 from agentapp.turns.kit import TurnKit
 from agentapp.turns.leases import Leases
@@ -94,6 +94,7 @@ def make_parts(settings: Settings, team: Team) -> Parts:
         telemetry=telemetry,
         live_agents=LiveAgents(),
         render=rendered,
+        traces=make_traces(settings),
     )
     seats = Seats(settings.threads + PAGES_WORKER)
     slots = StreamSlots(seats, settings.threads, settings.threads_reserved, settings.streams_user)
@@ -156,6 +157,13 @@ def make_guardrails(settings: Settings, cell_kind: Cells, cells: CellStore) -> G
     return Guardrails(registry, settings.provider)
 
 
+def make_traces(settings: Settings) -> Traces:
+    tracer = find_tracer(settings.otlp_endpoint) if settings.otlp_endpoint else None
+    if tracer is None:
+        return NoTraces()
+    return TurnTraces(tracer, settings.provider, with_content=settings.trace_content)
+
+
 def deadlines_of(settings: Settings) -> Deadlines:
     return Deadlines(
         turn=settings.turn_deadline,
@@ -177,17 +185,3 @@ def _report_left_bound(telemetry: Telemetry, scope: RequestScope) -> None:
     """A request ended and its scope was not cleared. The sweep before the next request found it."""
     detail = f"request {scope.request_id} was still bound when its thread was used again"
     telemetry.violation("left-bound", detail, scope.request_id)
-
-
-def load_team(where: str) -> Team:
-    """The `Team` that ``package.module:name`` points to."""
-    module_name, _, name = where.partition(":")
-    try:
-        found = getattr(importlib.import_module(module_name), name)
-    except (ImportError, AttributeError) as exc:
-        raise SettingError("AGENTAPP_TEAM", f"cannot load {where!r}: {exc}") from exc
-    if not isinstance(found, Team):
-        raise SettingError(
-            "AGENTAPP_TEAM", f"{where!r} is a {type(found).__name__}, not an agentapp.agents.Team"
-        )
-    return found

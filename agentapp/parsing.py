@@ -102,6 +102,12 @@ def text_or_none(value: str) -> str | None:
     return value or None
 
 
+def web_address_or_none(value: str) -> str | None:
+    if value and not re.fullmatch(r"https?://[^\s/?#]+[^\s?#]*", value):
+        raise ValueError("must begin with http:// or https:// and name a host")
+    return value or None
+
+
 def directory(value: str) -> Path:
     """Absolute, so that it stays the same when the process changes its working directory."""
     return Path(value).absolute()

@@ -31,7 +31,8 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from argon2 import PasswordHasher
 
-from agentapp.app import load_team, make_parts
+from agentapp.agents.loading import load_team
+from agentapp.app import make_parts
 from agentapp.config import Settings
 from agentapp.errors import BreakerOpen
 from agentapp.events import TurnResult, Usage

@@ -1104,6 +1104,27 @@ BUGS = (
         "SIGN_IN_THREADS, SIGN_INS_WAITING, is_patient=True",
         "tests/server/test_processors.py::test_sign_ins_and_strangers_may_use_all_processors",
     ),
+    Bug(
+        "a span that is below no other begins a trace of its own",
+        "agentapp/telemetry/otel.py",
+        "        parent = trace.set_span_in_context(self._span, Context())\n",
+        "        parent = Context()\n",
+        "tests/turns/test_traces.py::test_interleaved_turns_have_no_span_of_another",
+    ),
+    Bug(
+        "the name of a tool that a model has made up in a trace",
+        "agentapp/agents/tracing.py",
+        "event.name if event.name in self._tool_names else UNKNOWN_TOOL",
+        "event.name",
+        "tests/turns/test_traces.py::test_no_span_has_a_word_of_a_person_a_model_or_a_tool",
+    ),
+    Bug(
+        "who only looks at the settings makes a secret",
+        "agentapp/cli/checks/setting_checks.py",
+        "{**environ, SECRET_KEY: NO_SECRET} if missing else environ",
+        "environ",
+        "tests/cli/test_doctor.py::test_it_makes_and_changes_nothing",
+    ),
 )
 
 

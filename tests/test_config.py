@@ -81,6 +81,8 @@ GOOD: dict[str, tuple[str, str, Any]] = {
     "AGENTAPP_TOOL_CALLS_SESSION": ("30", "tool_calls_session", 30),
     "AGENTAPP_REGISTRY_CAP": ("4", "registry_cap", 4),
     "AGENTAPP_REGISTRY_CLEANUP_EVERY": ("1", "registry_cleanup_every", 1),
+    "OTEL_EXPORTER_OTLP_ENDPOINT": ("http://127.0.0.1:4318", "otlp_endpoint", "http://127.0.0.1:4318"),
+    "AGENTAPP_TRACE_CONTENT": ("1", "trace_content", True),
 }
 # `off` switches each of these off; what it is without being set comes beside it.
 SWITCHABLE: dict[str, Any] = {
@@ -200,7 +202,7 @@ def test_each_variable_read_is_tested_here() -> None:
 def test_each_variable_is_named_once_in_the_code_that_declares_it() -> None:
     """Its default, parser and sentence stand beside it, so they are written once too."""
     source = Path(config.settings.__file__).read_text() + Path(options.__file__).read_text()
-    named = re.findall(r'etting\(\s*"((?:AGENTAPP|ANTHROPIC)_[A-Z_]+)"', source)
+    named = re.findall(r'etting\(\s*"((?:AGENTAPP|ANTHROPIC|OTEL)_[A-Z_]+)"', source)
     of_server = [f"AGENTAPP_{name}" for name in ("BIND", "WORKERS", "PIN_WORKERS", "GRACE")]
     assert sorted(named) == sorted([*GOOD, *of_server])
 

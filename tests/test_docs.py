@@ -98,7 +98,7 @@ def test_every_setting_is_documented_with_its_default_and_its_sentence(name: str
 
 
 def test_every_documented_setting_exists() -> None:
-    assert set(re.findall(r"`((?:AGENTAPP|ANTHROPIC)_[A-Z_]+)`", REFERENCE)) <= set(SETTINGS)
+    assert set(re.findall(r"`((?:AGENTAPP|ANTHROPIC|OTEL)_[A-Z_]+)`", REFERENCE)) <= set(SETTINGS)
 
 
 def test_every_row_of_the_settings_tables_is_one_setting() -> None:

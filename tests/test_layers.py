@@ -43,6 +43,7 @@ OWNERS = {
     "alembic": ("storage.migrate",),
     "gunicorn": ("server",),
     "prometheus_client": ("telemetry.metrics",),
+    "opentelemetry": ("telemetry.otel",),
 }
 MUTABLE = (ast.List, ast.Dict, ast.Set, ast.ListComp, ast.DictComp, ast.SetComp)
 MAKERS = {"list", "dict", "set", "defaultdict", "OrderedDict", "Counter", "deque", "local"}

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from dataclasses import dataclass
+from typing import Any, Protocol
 
 from agentapp.agents.provider import ModelCall, ToolCall
 from agentapp.agents.team import LiveAgent
@@ -33,3 +35,9 @@ class RunTools:
 
 
 Action = Emit | AskModel | RunTools
+
+
+class Loop(Protocol):
+    """What a driver carries out: it answers each action, as `agentapp.agents.loop` says."""
+
+    def run(self) -> Generator[Action, Any, None]: ...

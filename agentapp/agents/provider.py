@@ -100,12 +100,15 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True)
 class ToolResult:
-    """``scope`` is what the tool has worked for; None if it did not run."""
+    """``scope`` is what the tool has worked for; None if it did not run. ``ended_ns`` is when it returned, if
+    it did.
+    """
 
     call_id: str
     content: str
     is_error: bool = False
     scope: RequestScope | None = field(default=None, compare=False, repr=False)
+    ended_ns: int | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)

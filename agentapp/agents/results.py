@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import time
 from concurrent.futures import Future
-from dataclasses import replace
-from typing import NamedTuple
+from dataclasses import dataclass, field, replace
 
 from agentapp.agents.provider import ToolCall, ToolResult
 from agentapp.agents.tool import ToolInputError
@@ -19,11 +19,13 @@ MAX_RESULT_CHARS = 20_000
 log = logging.getLogger(__name__)
 
 
-class Returned(NamedTuple):
-    """What a tool returned, and the scope that was bound where it ran."""
+@dataclass(frozen=True, slots=True)
+class Returned:
+    """What a tool returned, the scope that was bound where it ran, and when that was."""
 
     scope: RequestScope
     value: object
+    ended_ns: int = field(default_factory=time.time_ns)
 
 
 def finished_result(
@@ -33,7 +35,8 @@ def finished_result(
     error = asyncio.CancelledError() if job.cancelled() else job.exception()
     if error is None:
         returned = job.result()
-        return replace(value_result(call, returned.value), scope=returned.scope)
+        result = value_result(call, returned.value)
+        return replace(result, scope=returned.scope, ended_ns=returned.ended_ns)
     # Not what it says: a tool that refuses its input quotes it, and the input is what somebody wrote.
     log.warning("request %s: tool %s raised %s", scope.request_id, call.name, described(error))
     return exception_result(call, error)

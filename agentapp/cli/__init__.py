@@ -24,6 +24,7 @@ COMMANDS = (
     ("db", "The database's schema."),
     ("user", "Accounts."),
     ("breakers", "Breakers: of chat sessions, users, tenants and the model provider."),
+    ("doctor", "Look at settings, database, model provider and machine, and say what to do."),
     ("audit", "Find state that requests share by mistake, in anybody's Python."),
 )
 

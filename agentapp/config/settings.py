@@ -31,6 +31,7 @@ from agentapp.parsing import (
     supported_database_url,
     text,
     text_or_none,
+    web_address_or_none,
     whole,
 )
 
@@ -267,4 +268,13 @@ class Settings:
         "100",
         whole(1, 1_000_000),
         "turns between two clean-ups of that memory",
+    )
+    otlp_endpoint: str | None = setting(
+        "OTEL_EXPORTER_OTLP_ENDPOINT",
+        "",
+        web_address_or_none,
+        "OpenTelemetry's own: where traces are sent over HTTP, if `agentapp[otel]` is installed",
+    )
+    trace_content: bool = setting(
+        "AGENTAPP_TRACE_CONTENT", "0", flag, "`1`: traces also carry what people, models and tools said"
     )

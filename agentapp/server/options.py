@@ -26,6 +26,9 @@ from agentapp.parsing import (
 # By default a stopping server lets every turn end: it waits this much longer than the longest may take.
 GRACE_SECONDS_BEYOND_A_TURN = 15
 
+# A worker's connections besides one for each thread: idle ones, and requests that are not whole yet.
+WAITING_CONNECTIONS = 3000
+
 # Not a setting: by this `agentapp serve` tells the process that it becomes who has started it.
 STARTED_BY_SERVE = "AGENTAPP_STARTED_BY_SERVE"
 
@@ -55,6 +58,13 @@ class ServerOptions:
         """The variables from which another process loads the same. No option changes the grace."""
         declared = settings_of(ServerOptions)
         return {declared[name].variable: str(getattr(self, name)) for name in ("bind", "workers", "threads")}
+
+
+def open_files_of(threads: int) -> int:
+    """How many a worker needs: besides its connection, a thread may have one to the database, which is up to
+    three files.
+    """
+    return threads + WAITING_CONNECTIONS + 4 * threads + 200
 
 
 def load(

@@ -7,6 +7,7 @@ import math
 import os
 import sqlite3
 import time
+from pathlib import Path
 
 from sqlalchemy import exc
 
@@ -35,10 +36,9 @@ class Disk:  # agentapp: shared ok - a line too many or too few in the log is al
         if self._file is None or self._reserve is None:
             return
         try:
-            found = os.statvfs(self._file)
+            free = free_bytes(self._file)
         except OSError as error:
             raise StorageUnavailable("The database cannot be reached right now. Nothing was lost.") from error
-        free = found.f_bavail * found.f_frsize
         if free < self._reserve:
             raise self.full(f"{free:,} bytes are free, and {self._reserve:,} are kept in reserve")
 
@@ -48,6 +48,12 @@ class Disk:  # agentapp: shared ok - a line too many or too few in the log is al
             self._logged_at = time.monotonic()
             log.error("the disk of the database is full, nothing new is begun: %s", why)
         return DiskFull("The server's disk is full, so nothing new can be kept. Nothing was lost.")
+
+
+def free_bytes(file: str | Path) -> int:
+    """On the disk that the file is on."""
+    found = os.statvfs(file)
+    return found.f_bavail * found.f_frsize
 
 
 def is_disk_full(error: exc.StatementError | exc.TimeoutError) -> bool:

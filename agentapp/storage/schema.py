@@ -64,12 +64,14 @@ def schema_problem(engine: Engine) -> str | None:
         return MISSING  # to connect would make an empty file
     try:
         with engine.connect() as connection:
-            if _lacks_full_text(connection):
-                return NO_FULL_TEXT
-            found = _revisions(connection)
+            return problem_in(connection)
     except exc.DBAPIError as error:
-        raise StorageUnavailable(f"cannot use the database: {_first_line(error)}") from error
-    return _problem(found)
+        raise StorageUnavailable(f"cannot use the database: {first_line(error)}") from error
+
+
+def problem_in(connection: Connection) -> str | None:
+    """The same, of a database that is open."""
+    return NO_FULL_TEXT if _lacks_full_text(connection) else _problem(_revisions(connection))
 
 
 @contextmanager
@@ -86,7 +88,7 @@ def migrating(url: str) -> Iterator[Connection]:
                 _refuse_newer(_revisions(connection))
                 yield connection
     except exc.DBAPIError as error:
-        raise StartError(f"cannot migrate the database: {_first_line(error)}") from error
+        raise StartError(f"cannot migrate the database: {first_line(error)}") from error
     finally:
         engine.dispose()
 
@@ -163,6 +165,6 @@ def _lock_postgresql(connection: Connection) -> None:
         connection.execute(text(f"SELECT pg_advisory_xact_lock({_MIGRATION_LOCK_KEY})"))
 
 
-def _first_line(error: exc.DBAPIError) -> str:
+def first_line(error: exc.DBAPIError) -> str:
     lines = str(error.orig).strip().splitlines()
     return lines[0] if lines else type(error.orig).__name__

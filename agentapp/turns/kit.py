@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from agentapp.agents.drivers.threaded import ThreadedDriver
 from agentapp.agents.loop import Limits
@@ -12,6 +12,7 @@ from agentapp.agents.prices import Prices
 from agentapp.agents.provider import Message, estimated_input
 from agentapp.agents.team import Crew, Team
 from agentapp.agents.tool import Notes, PastChats
+from agentapp.agents.tracing import NoTraces, Traces
 from agentapp.errors import IsolationViolated
 from agentapp.events import Rendered, Usage
 from agentapp.guardrails.admission import MaxCost, Reservation
@@ -41,6 +42,7 @@ class TurnKit:
     telemetry: Telemetry
     live_agents: LiveAgents
     render: Callable[[str], Rendered]
+    traces: Traces = field(default_factory=NoTraces)
 
     def max_cost(self) -> MaxCost:
         """The most a turn can cost. It is reserved before the first call of the model."""

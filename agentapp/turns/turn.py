@@ -14,6 +14,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
+from agentapp.agents.actions import Loop
 from agentapp.agents.drivers.shared import nothing
 from agentapp.agents.loop import Limits, Opening, TurnLoop
 from agentapp.agents.provider import Message
@@ -157,17 +158,19 @@ class Turn(Iterator[NumberedEvent | None]):
             kit.prices,
             dict(started.tool_calls),
         )
+        trace = kit.traces.begin(scope, self.id, self._began)
         yield self.feed.add(TurnStarted(self.id, scope.session_id, started.text))
-        failure = yield from self._answer(loop)
+        failure = yield from self._answer(trace.watched(loop))
         self.before_wait()
         self.result = self._settle(self._result(loop, failure))
+        trace.end(self.result)
         self._loop = None  # the agents end with the turn, however long the turn is kept
         kit.reset_agents(crew)
         self._measure(self.result, CHECKS_A_TURN + loop.checks)
         del loop, crew
         yield self.feed.add(TurnCompleted(self.id, scope.request_id, self.result))
 
-    def _answer(self, loop: TurnLoop) -> Generator[NumberedEvent | None, None, TurnFailed | None]:
+    def _answer(self, loop: Loop) -> Generator[NumberedEvent | None, None, TurnFailed | None]:
         """Every event between the first and the last; and how it failed, if it did."""
         context, said = ToolContext(self.scope, self._kit.notes, self._kit.past_chats), False
         try:

@@ -84,6 +84,7 @@ class Parts:
             log.warning("this worker counts streams and pages by itself: it cannot use the shared memory")
         if write_token is not None:
             self.db.share_writing(write_token)
+        self.turns.kit.traces.start()
         threads = threads or self.settings.threads
         self.turns.start(threads, self.settings.threads_reserved)
 
@@ -108,8 +109,9 @@ class Parts:
         }
 
     def close(self) -> None:
-        """End the background thread and give the connections back."""
+        """End the background threads and give the connections back."""
         self.turns.close()
+        self.turns.kit.traces.close()
         self.db.close()
 
 

@@ -14,6 +14,7 @@ from agentapp.agents import (
     TurnLoop,
     tool,
 )
+from agentapp.agents.actions import Loop
 from agentapp.agents.results import MAX_RESULT_CHARS
 from agentapp.agents.tool import ToolContext
 from tests.support.scripted import scope
@@ -90,7 +91,7 @@ class Played:
 Play = Callable[..., Played]
 
 
-async def play_async(driver: AsyncDriver, loop: TurnLoop, played: Played) -> None:
+async def play_async(driver: AsyncDriver, loop: Loop, played: Played) -> None:
     async for event in driver.run(loop, ToolContext(A)):
         played.note(event)
 

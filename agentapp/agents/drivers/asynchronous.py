@@ -10,7 +10,7 @@ from concurrent.futures import Future
 from contextlib import aclosing
 from dataclasses import replace
 
-from agentapp.agents.actions import AskModel, Emit, RunTools
+from agentapp.agents.actions import AskModel, Emit, Loop, RunTools
 from agentapp.agents.drivers.shared import (
     AsyncHalt,
     Deadlines,
@@ -19,7 +19,6 @@ from agentapp.agents.drivers.shared import (
     SilenceTimer,
     count_item,
 )
-from agentapp.agents.loop import TurnLoop
 from agentapp.agents.provider import AsyncProvider, ModelCall, Reply, ToolCall, ToolResult
 from agentapp.agents.results import Returned, finished_result, late_result, unknown_tool_result
 from agentapp.agents.threads import run_in_own_thread
@@ -39,7 +38,7 @@ class AsyncDriver:
         self._deadlines = deadlines or Deadlines()
 
     async def run(
-        self, loop: TurnLoop, context: ToolContext, halt: Halt | None = None
+        self, loop: Loop, context: ToolContext, halt: Halt | None = None
     ) -> AsyncGenerator[Event | None]:
         """``halt`` ends the turn when any thread or task sets an exception on it, which is raised here.
 

@@ -10,7 +10,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import replace
 from queue import Empty, SimpleQueue
 
-from agentapp.agents.actions import AskModel, Emit, RunTools
+from agentapp.agents.actions import AskModel, Emit, Loop, RunTools
 from agentapp.agents.drivers.in_place import WaitInPlace
 from agentapp.agents.drivers.shared import (
     Deadlines,
@@ -21,7 +21,6 @@ from agentapp.agents.drivers.shared import (
     nothing,
     raise_if_halted,
 )
-from agentapp.agents.loop import TurnLoop
 from agentapp.agents.provider import Cancellation, ModelCall, Provider, Reply, ToolCall, ToolResult
 from agentapp.agents.results import Returned, finished_result, late_result, unknown_tool_result
 from agentapp.agents.threads import run_in_own_thread
@@ -46,7 +45,7 @@ class ThreadedDriver:
 
     def run(
         self,
-        loop: TurnLoop,
+        loop: Loop,
         context: ToolContext,
         halt: Halt | None = None,
         before_wait: Callable[[], object] = nothing,

@@ -22,8 +22,18 @@ Without a script the last user text decides. It is echoed, unless it holds direc
 
 from tests.support.messages_api.answers import events_of
 from tests.support.messages_api.directives import respond_as_told
+from tests.support.messages_api.model_list import Models
 from tests.support.messages_api.prompt_cache import PromptCache
 from tests.support.messages_api.scripts import Script, Tokens
 from tests.support.messages_api.server import MessagesApi, Responder
 
-__all__ = ["MessagesApi", "PromptCache", "Responder", "Script", "Tokens", "events_of", "respond_as_told"]
+__all__ = [
+    "MessagesApi",
+    "Models",
+    "PromptCache",
+    "Responder",
+    "Script",
+    "Tokens",
+    "events_of",
+    "respond_as_told",
+]

@@ -16,6 +16,7 @@ from typing import Any
 
 from tests.support.messages_api.answers import Event, events_of, message_of
 from tests.support.messages_api.directives import respond_as_told
+from tests.support.messages_api.model_list import Models
 from tests.support.messages_api.prompt_cache import PromptCache
 from tests.support.messages_api.scripts import Script, Tokens, input_of, output_tokens, usage_of
 from tests.support.messages_api.validation import Invalid, validate
@@ -54,6 +55,7 @@ class MessagesApi:
         self, port: int = 0, responder: Responder | None = None, cache: PromptCache | None = None
     ) -> None:
         self.cache = cache or PromptCache()
+        self.models = Models()
         self._changed = threading.Condition()
         self._responder = responder or respond_as_told
         self._requests: list[Recorded] = []
@@ -173,6 +175,19 @@ class _Conversation(BaseHTTPRequestHandler):
             self.close_connection = True
         finally:
             api.count(calls=-1)
+
+    def do_GET(self) -> None:
+        """What it has of models; that costs nothing, and is not among the ``requests``."""
+        models = self.server.api.models
+        self._wait(models.delay)
+        status, value = models.answer(self.path, self.headers)
+        location = {"location": models.location} if models.location else {}
+        with suppress(OSError):
+            if isinstance(value, str):
+                self._send_head(0, status, {"content-type": "text/html", "content-length": str(len(value))})
+                self.wfile.write(value.encode())
+            else:
+                self._send_json(0, status, value, location)
 
     def _answer(self, api: MessagesApi, body: bytes) -> None:
         request = _parsed(body)

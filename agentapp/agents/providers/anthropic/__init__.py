@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from agentapp.agents.provider import Provider
+from agentapp.agents.providers.anthropic.probing import probe
 from agentapp.agents.providers.anthropic.provider import AnthropicProvider, AsyncAnthropicProvider
 from agentapp.agents.providers.retrying import Retrying
 from agentapp.config import Settings
 
-__all__ = ["AnthropicProvider", "AsyncAnthropicProvider", "make"]
+__all__ = ["AnthropicProvider", "AsyncAnthropicProvider", "make", "probe"]
 
 
 def make(settings: Settings) -> Provider:

@@ -6,6 +6,7 @@ import os
 import secrets
 import threading
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 
 from argon2 import PasswordHasher
 from argon2.exceptions import InvalidHashError, VerificationError
@@ -28,6 +29,7 @@ from agentapp.storage.values import Role, User, utc_now
 
 WRONG_CREDENTIALS = "The name or the password is not right."
 NOT_THE_OLD_ONE = "That is not your password."
+NOT_SIGNED_IN = RequestScope(request_id="-")
 _NAMES_LOCK_KEY = 0x6E616D6573  # an arbitrary number of our own
 USER_OF_LOGIN = Statement(
     select(UserRow.id, UserRow.tenant_id, Tenant.name, UserRow.name, UserRow.role)
@@ -61,18 +63,14 @@ class Accounts:
         *,
         tenant: str = "default",
         role: Role = "member",
-        by: RequestScope | None = None,
+        by: RequestScope = NOT_SIGNED_IN,
     ) -> User:
-        """``by`` is the request in which somebody does it; none on the command line."""
         clean, tenant_name = check_name(name, "user"), check_name(tenant, "tenant")
         check_password(password, clean)
         hashed = self._hash(password)
         try:
             with self._db.writing() as db:
-                user = _insert_user(db, clean, hashed, tenant_name, role)
-                who = by.user_id if isinstance(by, UserScope) else None
-                _note_added(db, user, who, "-" if by is None else by.request_id)
-                return user
+                return _insert_user(db, by, clean, hashed, tenant_name, role)
         except IntegrityError as exc:
             raise BadRequest(f"There is already a user {clean!r}.") from exc
 
@@ -164,8 +162,9 @@ class Accounts:
                 return None
             if new_hash is not None:
                 db.execute(update(UserRow).where(UserRow.id == user.id).values(password_hash=new_hash))
+            token = open_login(db, user.id, old_token, origin)
             note_sign_in(db, user, origin)
-            return user, open_login(db, user.id, old_token, origin)
+            return user, token
 
     def id_and_hash(self, name: str) -> tuple[str, str]:
         """The user's id and the hash of the password. For a name that cannot sign in: no id, the decoy."""
@@ -230,10 +229,11 @@ class Accounts:
             used = db.execute(delete(SetupLink).where(SetupLink.digest == digest_of(token)))
             if not isinstance(used, CursorResult) or used.rowcount != 1 or not _has_no_users(db):
                 raise NotFound(SETUP_LINK_USED)
-            user = _insert_user(db, clean, hashed, "default", "operator")
-            _note_added(db, user, user.id, origin.request_id)
+            by = RequestScope(request_id=origin.request_id)
+            user = _insert_user(db, by, clean, hashed, "default", "operator")
+            token = open_login(db, user.id, old_token, origin)
             note_sign_in(db, user, origin)
-            return user, open_login(db, user.id, old_token, origin)
+            return user, token
 
     def _hash(self, password: str) -> str:
         with self._hashing:
@@ -268,7 +268,7 @@ def _user_row(db: Session, name: str) -> UserRow:
     return row
 
 
-def _insert_user(db: Session, name: str, hashed: str, tenant: str, role: Role) -> User:
+def _insert_user(db: Session, by: RequestScope, name: str, hashed: str, tenant: str, role: Role) -> User:
     _lock_names(db)
     tenant_row = db.scalar(select(Tenant).where(Tenant.name == tenant))
     if tenant_row is None:
@@ -282,6 +282,8 @@ def _insert_user(db: Session, name: str, hashed: str, tenant: str, role: Role) -
     )
     db.add(row)
     db.flush()
+    added = AuditEntry.of(by, "user-added", f"user:{row.id}", role=role)
+    add_entry(db, replace(added, tenant_id=row.tenant_id))
     return _user(row, tenant)
 
 
@@ -295,8 +297,3 @@ def _possible_lookalikes(db: Session, table: type[Tenant] | type[UserRow], name:
     return db.scalars(
         select(table.name).where(func.length(table.name).between(*lengths_of_lookalikes(name)))
     ).all()
-
-
-def _note_added(db: Session, user: User, by: str | None, request_id: str) -> None:
-    detail = {"role": user.role}
-    add_entry(db, AuditEntry("user-added", f"user:{user.id}", user.tenant_id, by, request_id, detail))

@@ -65,14 +65,16 @@ class AuditFilter:
         found += [column.concat("") == value for column, value in others]
         if self.first_day is not None:
             found.append(AuditRow.at >= _midnight(self.first_day))
-        if self.last_day is not None:
+        if self.last_day is not None and self.last_day < date.max:
             found.append(AuditRow.at < _midnight(self.last_day) + timedelta(days=1))
         return found
 
 
 @dataclass(frozen=True, slots=True)
 class AuditRecord:
-    """A row with the names that its users and its tenant have now; no name if they were erased."""
+    """A row with the names that its users and its tenant have now; no name if they were erased, and no id if
+    they are not for the reader.
+    """
 
     id: int
     at: datetime
@@ -162,7 +164,10 @@ def _record(
         return (user_id, name) if reader in (None, tenant_id) else ("", AN_OPERATOR)
 
     user_id, user = known(row.user_id or "")
-    of_user = row.subject.startswith(OF_A_USER)
+    subject, subject_user = row.subject, ""
+    if subject.startswith(OF_A_USER):
+        subject_id, subject_user = known(subject.removeprefix(OF_A_USER))
+        subject = OF_A_USER + subject_id if subject_id else ""
     return AuditRecord(
         id=row.id,
         at=row.at,
@@ -170,8 +175,8 @@ def _record(
         tenant=tenants.get(row.tenant_id, row.tenant_id or ""),
         user_id=user_id,
         user=user,
-        subject=row.subject,
-        subject_user=known(row.subject.removeprefix(OF_A_USER))[1] if of_user else "",
+        subject=subject,
+        subject_user=subject_user,
         request_id=row.request_id,
         detail=row.detail,
     )

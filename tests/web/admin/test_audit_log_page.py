@@ -155,6 +155,15 @@ def test_filters_and_their_combinations(
     assert actions(operator, tenant="nowhere") == []
 
 
+def test_times_are_in_utc_with_the_script_too(parts: Parts, operator: Person) -> None:
+    """The script writes what is in a <time> in the reader's own zone."""
+    add(parts, AuditEntry("cleaned-up", at=datetime(2026, 3, 1, 23, 59, 59, tzinfo=UTC)))
+    page = operator.get(f"{PATH}?action=cleaned-up").text
+    assert "01 Mar 2026, 23:59:59" in page
+    assert "<time" not in page
+    assert downloaded(operator, action="cleaned-up")[0][0] == "2026-03-01T23:59:59Z"
+
+
 def test_an_erased_user_is_found_by_the_id(parts: Parts, operator: Person) -> None:
     add(parts, AuditEntry("signed-in", "user:erased-id", "t", "erased-id", "r"))
     for query in ({"user": "erased-id"}, {"subject": "erased-id"}, {"subject": "user:erased-id"}):

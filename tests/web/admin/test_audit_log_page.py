@@ -124,6 +124,7 @@ def test_an_admin_is_not_told_the_name_of_an_operator_from_elsewhere(
     assert "an operator" in page
     assert "otto" not in page
     assert ottos.user_id not in page + admin.get(f"{PATH}.csv").text
+    assert actions(admin, user="otto") == [], "nor whether it was somebody of that name"
     assert shown(operator, action="role-changed")[0][1] == "otto"
 
 

@@ -28,6 +28,8 @@ from agentapp.guardrails.streams import StreamSlots
 from agentapp.isolation import RequestScope, ThreadBinder
 from agentapp.storage.accounts import Accounts
 from agentapp.storage.audit_log import AuditLog
+from agentapp.storage.audit_rows import AuditRows
+from agentapp.storage.audit_tallies import AuditTallies
 from agentapp.storage.branches import Branches
 from agentapp.storage.cells import CellStore
 from agentapp.storage.chats import Chats
@@ -96,6 +98,7 @@ def make_parts(settings: Settings, team: Team) -> Parts:
         render=rendered,
         traces=make_traces(settings),
     )
+    audit_tallies = AuditTallies(db)
     seats = Seats(settings.threads + PAGES_WORKER)
     slots = StreamSlots(seats, settings.threads, settings.threads_reserved, settings.streams_user)
     parts: Parts
@@ -126,6 +129,7 @@ def make_parts(settings: Settings, team: Team) -> Parts:
             binder,
             more_jobs=(
                 ScheduledJob(StoreCounts(telemetry, MinuteCountStore(db)), every=STORE_SECONDS),
+                ScheduledJob(audit_tallies, every=STORE_SECONDS),
                 ScheduledJob(report, every=REPORT_SECONDS),
                 ScheduledJob(seen_logins, every=REPORT_SECONDS),
                 ScheduledJob(FindLeftovers(telemetry, kit.live_agents.take_left_over), every=REPORT_SECONDS),
@@ -135,6 +139,7 @@ def make_parts(settings: Settings, team: Team) -> Parts:
         open_requests=OpenRequests(),
         isolation=IsolationScore(db, telemetry.metrics),
         breakers=cells,
+        audit_tallies=audit_tallies,
         admin=make_admin_stores(db, cell_kind, cells),
     )
     return parts
@@ -143,6 +148,7 @@ def make_parts(settings: Settings, team: Team) -> Parts:
 def make_admin_stores(db: Database, cell_kind: Cells, cells: CellStore) -> AdminStores:
     return AdminStores(
         audit_log=AuditLog(db),
+        audit_rows=AuditRows(db),
         limits=LimitAdmin(cell_kind, SqlLimitStore(db, cells)),
     )
 

@@ -37,6 +37,12 @@ MORE = (
     "/admin/audit-log?action=chat-deleted",
     "/admin/audit-log?user=person-1",
     "/admin/audit-log?action=chat-deleted&user=person-1",
+    "/admin/audit-log?action=isolation-violated&user=person-1",
+    "/admin/audit-log?action=isolation-violated&from=2000-01-01&to=2000-01-02",
+    "/admin/audit-log?user=person-1&subject=person-2",
+    "/admin/audit-log?request=r500",
+    "/admin/audit-log?user=nobody",
+    "/admin/audit-log.csv?action=isolation-violated",
 )
 
 Seconds = Mapping[tuple[str, str], Sequence[float]]
@@ -82,8 +88,8 @@ def visitors(url: str) -> Mapping[str, Visitor]:
 
 
 def paths(visitor: Visitor) -> list[str]:
-    found = []
-    for path in ("/admin", *(page.path for page in PAGES), *MORE):
+    found, pages = [], [page.path for page in PAGES]
+    for path in ("/admin", *pages, *(each for each in MORE if each.startswith(tuple(pages)))):
         _, status, page = seconds(visitor, path)
         if status == 403:  # for operators
             continue

@@ -15,6 +15,7 @@ from agentapp.storage.engines import make_engine
 
 MARKED_EVERY = 1_000  # one session in so many has a breaker that is open
 DAYS = 10  # of usage, for each user
+AUDIT_SECONDS = 300 * 86_400
 LABELS = ("breaker-open/session", "rate-limited/user", "budget-exhausted/tenant", "busy/server")
 
 # Of each dialect: the numbers from 1 to :count, as ``n``.
@@ -58,6 +59,10 @@ def _inserts(dialect: str, sessions: int, users: int, tenants: int) -> Sequence[
     lately, day = before.format(seconds="n % 864000"), DAY_BEFORE[dialect].format(days=f"n % {DAYS}")
     of_session = f"'t' || (n % {users} % {tenants} + 1), 'u' || (n % {users} + 1), 's' || n"
     opened = int(datetime.now(UTC).timestamp()) - 60
+
+    def one_of_all(letter: str, number: str) -> str:
+        return f"CASE WHEN n % 10 = 3 THEN '{letter}1' ELSE '{letter}' || ({number}) END"
+
     yes = "1" if dialect == "sqlite" else "true"
 
     def insert(table: str, columns: str, values: str, where: str = yes) -> str:
@@ -112,8 +117,11 @@ def _inserts(dialect: str, sessions: int, users: int, tenants: int) -> Sequence[
             insert(
                 "audit_log",
                 "at, tenant_id, user_id, action, subject, request_id, detail",
-                f"{lately}, 't' || (n % {users} % {tenants} + 1), 'u' || (n % {users} + 1),"
-                " CASE WHEN n % 20 = 0 THEN 'chat-deleted' ELSE 'signed-in' END,"
+                # Over three hundred days, the newest last. A user of the first tenant does a tenth of all.
+                f"{before.format(seconds=f'({sessions} - n) * {AUDIT_SECONDS / sessions}')},"
+                f" {one_of_all('t', f'n % {users} % {tenants} + 1')}, {one_of_all('u', f'n % {users} + 1')},"
+                " CASE WHEN n % 1000 = 0 THEN 'isolation-violated' WHEN n % 20 = 0 THEN 'chat-deleted'"
+                " ELSE 'signed-in' END,"
                 f" 'user:u' || (n % {users} + 1), 'r' || n, '{{}}'",
             ),
             sessions,

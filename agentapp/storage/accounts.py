@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import secrets
 import threading
 from collections.abc import Collection, Sequence
-from datetime import timedelta
-from typing import NamedTuple
+from dataclasses import replace
 
 from argon2 import PasswordHasher
 from argon2.exceptions import InvalidHashError, VerificationError
@@ -17,19 +15,21 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from agentapp.errors import BadRequest, NotFound, WrongPassword
-from agentapp.isolation import UserScope, new_id
+from agentapp.isolation import RequestScope, UserScope, new_id
 from agentapp.storage.audit_log import AuditEntry, add_entry
 from agentapp.storage.db import Database
+from agentapp.storage.logins import digest_of
 from agentapp.storage.models import Login, SetupLink, Tenant
 from agentapp.storage.models import User as UserRow
 from agentapp.storage.names import check_name, check_new_name, lengths_of_lookalikes, normalise_name
+from agentapp.storage.opened_logins import NOWHERE, Origin, end_login, note_sign_in, open_login
 from agentapp.storage.passwords import MAX_PASSWORD_BYTES, bytes_of, check_password
 from agentapp.storage.statements import Statement
 from agentapp.storage.values import Role, User, utc_now
 
-LOGIN_LIFETIME = timedelta(days=30)
 WRONG_CREDENTIALS = "The name or the password is not right."
 NOT_THE_OLD_ONE = "That is not your password."
+NOT_SIGNED_IN = RequestScope(request_id="-")
 _NAMES_LOCK_KEY = 0x6E616D6573  # an arbitrary number of our own
 USER_OF_LOGIN = Statement(
     select(UserRow.id, UserRow.tenant_id, Tenant.name, UserRow.name, UserRow.role)
@@ -44,16 +44,6 @@ USER_OF_LOGIN = Statement(
 SETUP_LINK_USED = "This set-up link was used already or is not the newest one."
 
 
-class Origin(NamedTuple):
-    """Where a login is from: its address, and what the browser says of itself."""
-
-    address: str
-    browser: str
-
-
-NOWHERE = Origin("", "")
-
-
 class Accounts:
     def __init__(self, db: Database) -> None:
         self._db = db
@@ -66,13 +56,21 @@ class Accounts:
         # A password for an unknown name is checked against this, so that it takes as long as for a known one.
         self._decoy_hash = "$argon2id$v=19$m=19456,t=2,p=1$" + "A" * 22 + "$" + "A" * 43
 
-    def add(self, name: str, password: str, *, tenant: str = "default", role: Role = "member") -> User:
+    def add(
+        self,
+        name: str,
+        password: str,
+        *,
+        tenant: str = "default",
+        role: Role = "member",
+        by: RequestScope = NOT_SIGNED_IN,
+    ) -> User:
         clean, tenant_name = check_name(name, "user"), check_name(tenant, "tenant")
         check_password(password, clean)
         hashed = self._hash(password)
         try:
             with self._db.writing() as db:
-                return _insert_user(db, clean, hashed, tenant_name, role)
+                return _insert_user(db, by, clean, hashed, tenant_name, role)
         except IntegrityError as exc:
             raise BadRequest(f"There is already a user {clean!r}.") from exc
 
@@ -111,7 +109,7 @@ class Accounts:
             row.password_hash = hashed
             db.execute(delete(Login).where(Login.user_id == row.id))
             add_entry(db, AuditEntry.of(scope, "password-changed", f"user:{row.id}"))
-            return _open_login(db, row.id, None, origin)
+            return open_login(db, row.id, None, origin)
 
     def disable(self, name: str) -> None:
         with self._db.writing() as db:
@@ -164,7 +162,9 @@ class Accounts:
                 return None
             if new_hash is not None:
                 db.execute(update(UserRow).where(UserRow.id == user.id).values(password_hash=new_hash))
-            return user, _open_login(db, user.id, old_token, origin)
+            token = open_login(db, user.id, old_token, origin)
+            note_sign_in(db, user, origin)
+            return user, token
 
     def id_and_hash(self, name: str) -> tuple[str, str]:
         """The user's id and the hash of the password. For a name that cannot sign in: no id, the decoy."""
@@ -175,7 +175,7 @@ class Accounts:
 
     def user_of(self, token: str) -> User | None:
         """The user of this login. None if the login has ended or expired, or its user is disabled."""
-        found = self._db.look(USER_OF_LOGIN, {"digest": _digest(token), "now": utc_now()})
+        found = self._db.look(USER_OF_LOGIN, {"digest": digest_of(token), "now": utc_now()})
         if not found:
             return None
         user_id, tenant_id, tenant, name, role = found[0]
@@ -183,7 +183,7 @@ class Accounts:
 
     def signed_in(self, tokens: Collection[str]) -> set[str]:
         """Those of these tokens whose login is still valid, found in one query."""
-        by_digest = {_digest(token): token for token in tokens}
+        by_digest = {digest_of(token): token for token in tokens}
         live = (
             select(Login.digest)
             .join(UserRow, Login.user_id == UserRow.id)
@@ -192,9 +192,9 @@ class Accounts:
         with self._db.reading() as db:
             return {by_digest[digest] for digest in db.scalars(live)}
 
-    def sign_out(self, token: str) -> None:
+    def sign_out(self, token: str, request_id: str = "-") -> None:
         with self._db.writing() as db:
-            db.execute(delete(Login).where(Login.digest == _digest(token)))
+            end_login(db, token, request_id)
 
     def new_setup_token(self) -> str | None:
         """A new token for the first account, in place of any older one. None if there is an account."""
@@ -203,13 +203,13 @@ class Accounts:
                 return None
             token = secrets.token_urlsafe(32)
             db.execute(delete(SetupLink))
-            db.add(SetupLink(digest=_digest(token), created_at=utc_now()))
+            db.add(SetupLink(digest=digest_of(token), created_at=utc_now()))
             return token
 
     def knows_setup_token(self, token: str) -> bool:
         """Whether it can be used: it is the newest one, and there is no account yet."""
         with self._db.reading() as db:
-            return db.get(SetupLink, _digest(token)) is not None and _has_no_users(db)
+            return db.get(SetupLink, digest_of(token)) is not None and _has_no_users(db)
 
     def set_up(
         self,
@@ -226,11 +226,14 @@ class Accounts:
         check_password(password, clean)
         hashed = self._hash(password)
         with self._db.writing() as db:
-            used = db.execute(delete(SetupLink).where(SetupLink.digest == _digest(token)))
+            used = db.execute(delete(SetupLink).where(SetupLink.digest == digest_of(token)))
             if not isinstance(used, CursorResult) or used.rowcount != 1 or not _has_no_users(db):
                 raise NotFound(SETUP_LINK_USED)
-            user = _insert_user(db, clean, hashed, "default", "operator")
-            return user, _open_login(db, user.id, old_token, origin)
+            by = RequestScope(request_id=origin.request_id)
+            user = _insert_user(db, by, clean, hashed, "default", "operator")
+            token = open_login(db, user.id, old_token, origin)
+            note_sign_in(db, user, origin)
+            return user, token
 
     def _hash(self, password: str) -> str:
         with self._hashing:
@@ -244,10 +247,6 @@ class Accounts:
                 return self._hasher.verify(stored_hash, password)
         except (VerificationError, InvalidHashError):
             return False
-
-
-def _digest(token: str) -> str:
-    return hashlib.sha256(token.encode()).hexdigest()
 
 
 def _has_no_users(db: Session) -> bool:
@@ -269,7 +268,7 @@ def _user_row(db: Session, name: str) -> UserRow:
     return row
 
 
-def _insert_user(db: Session, name: str, hashed: str, tenant: str, role: Role) -> User:
+def _insert_user(db: Session, by: RequestScope, name: str, hashed: str, tenant: str, role: Role) -> User:
     _lock_names(db)
     tenant_row = db.scalar(select(Tenant).where(Tenant.name == tenant))
     if tenant_row is None:
@@ -283,6 +282,8 @@ def _insert_user(db: Session, name: str, hashed: str, tenant: str, role: Role) -
     )
     db.add(row)
     db.flush()
+    added = AuditEntry.of(by, "user-added", f"user:{row.id}", role=role)
+    add_entry(db, replace(added, tenant_id=row.tenant_id))
     return _user(row, tenant)
 
 
@@ -296,23 +297,3 @@ def _possible_lookalikes(db: Session, table: type[Tenant] | type[UserRow], name:
     return db.scalars(
         select(table.name).where(func.length(table.name).between(*lengths_of_lookalikes(name)))
     ).all()
-
-
-def _open_login(db: Session, user_id: str, old_token: str | None, origin: Origin) -> str:
-    token = secrets.token_urlsafe(32)
-    now = utc_now()
-    if old_token is not None:
-        db.execute(delete(Login).where(Login.digest == _digest(old_token)))
-    db.execute(delete(Login).where(Login.user_id == user_id, Login.expires_at <= now))
-    db.add(
-        Login(
-            digest=_digest(token),
-            user_id=user_id,
-            created_at=now,
-            expires_at=now + LOGIN_LIFETIME,
-            address=origin.address,
-            browser=origin.browser,
-            seen_at=now,
-        )
-    )
-    return token

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 
 from sqlalchemy import insert
@@ -20,9 +21,10 @@ ADD_ENTRY = Statement(insert(AuditRow), tuple(c.name for c in AuditRow.__table__
 
 @dataclass(frozen=True, slots=True)
 class AuditEntry:
-    """``action`` is a name such as ``limit-changed``. ``user_id`` is who did it, ``tenant_id`` whose admins
+    """``action`` is one of `audit_actions.ACTIONS`. ``user_id`` is who did it, ``tenant_id`` whose admins
     may see it, ``subject`` what it was done to, as ``user:ID``. ``detail`` has numbers, ids and names of
     limits, roles and the like: never the name of a person, an address, a password, or what somebody wrote.
+    ``at`` is when it was, if that is not now.
     """
 
     action: str
@@ -31,6 +33,7 @@ class AuditEntry:
     user_id: str | None = None
     request_id: str = "-"
     detail: Mapping[str, Any] = field(default_factory=dict)
+    at: datetime | None = None
 
     @classmethod
     def of(cls, scope: RequestScope, action: str, subject: str = "", **detail: Any) -> AuditEntry:
@@ -43,7 +46,7 @@ class AuditEntry:
     def values(self) -> dict[str, Any]:
         """The columns of its row."""
         return {
-            "at": utc_now(),
+            "at": self.at or utc_now(),
             "tenant_id": self.tenant_id,
             "user_id": self.user_id,
             "action": self.action,
@@ -63,7 +66,6 @@ class AuditLog:
         self._db = db
 
     def add(self, *entries: AuditEntry) -> None:
-        """In a transaction of its own."""
-        with self._db.writing() as db:
-            for entry in entries:
-                add_entry(db, entry)
+        """In a transaction of their own."""
+        with self._db.transaction() as db:
+            db.run_many(ADD_ENTRY, [entry.values() for entry in entries])

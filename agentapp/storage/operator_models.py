@@ -22,10 +22,15 @@ class AuditRow(Base):
 
     __tablename__ = "audit_log"
     __table_args__ = (
-        Index("ix_audit_log_tenant", "tenant_id", "id"),
-        Index("ix_audit_log_user", "user_id", "id"),
+        # Most end with the order in which the page shows rows: see `storage.audit_rows`.
+        Index("ix_audit_log_at", "at", "id"),
+        Index("ix_audit_log_tenant", "tenant_id", "at", "id"),
+        Index("ix_audit_log_tenant_action", "tenant_id", "action", "at", "id"),
         Index("ix_audit_log_action", "action", "id"),
-        Index("ix_audit_log_at", "tenant_id", "at"),
+        Index("ix_audit_log_action_at", "action", "at", "id"),
+        Index("ix_audit_log_user", "user_id", "at", "id", "action"),
+        Index("ix_audit_log_subject", "subject", "at", "id"),
+        Index("ix_audit_log_request", "request_id", "at", "id"),
     )
 
     id: Mapped[int] = mapped_column(Number, primary_key=True)

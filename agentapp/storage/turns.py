@@ -18,6 +18,8 @@ from agentapp.events import Event, Rendered, TurnResult, Usage, UsagePart, unpac
 from agentapp.guardrails.admission import Reservation
 from agentapp.isolation import Scope, new_id
 from agentapp.storage import turn_statements as statements
+from agentapp.storage.audit_log import ADD_ENTRY as ADD_AUDIT_ENTRY
+from agentapp.storage.audit_log import AuditEntry
 from agentapp.storage.cells import CellRows, CellStore
 from agentapp.storage.db import Database
 from agentapp.storage.locks import LOCK_CHAT
@@ -263,6 +265,8 @@ class SqlChatTransaction:
 
     def delete_chat(self) -> None:
         self._run(statements.DELETE_CHAT)
+        entry = AuditEntry.of(self._scope, "chat-deleted", f"session:{self._scope.session_id}")
+        self._run_later(ADD_AUDIT_ENTRY, **entry.values())
 
     def _run(self, statement: Statement, **values: object) -> Result:
         return self._db.run(statement, {**self._own, **values})

@@ -17,9 +17,9 @@ from agentapp.guardrails.limit_changes import OFF, LimitInForce
 from agentapp.guardrails.wording import dollars, megabytes
 from agentapp.isolation import UserScope
 from agentapp.storage.logins import LOGINS_SHOWN, OwnLogin
-from agentapp.storage.names import normalise_name
 from agentapp.storage.usage_days import Used
 from agentapp.storage.values import utc_now
+from agentapp.web.audit_notes import password_tried
 from agentapp.web.auth import login_token, origin, start_login
 from agentapp.web.browsers import browser_in_words
 from agentapp.web.hooks import user_scope
@@ -67,11 +67,11 @@ def show() -> str:
 
 @blueprint.post("/password")
 def change_password() -> ResponseReturnValue:
-    scope, name = user_scope(), normalise_name(g.user.name)
+    scope = user_scope()
     old = field("old_password", max_chars=MAX_PASSWORD_CHARS)
     new = field("new_password", max_chars=MAX_PASSWORD_CHARS)
     try:
-        with parts().sign_ins.counted(name, request.remote_addr or ""):
+        with password_tried(g.user.name):
             token = parts().accounts.change_password(scope, old, new, origin())
     except (WrongPassword, BadRequest, GuardrailRefused) as error:
         if not wants_page():

@@ -27,15 +27,16 @@ from itsdangerous import BadSignature
 from werkzeug.sansio.http import parse_cookie  # as Flask does; the other one refuses what is not UTF-8
 
 from agentapp.errors import BadRequest, GuardrailRefused, NotFound, WrongPassword
-from agentapp.storage.accounts import LOGIN_LIFETIME, SETUP_LINK_USED, Origin
-from agentapp.storage.names import normalise_name
+from agentapp.storage.accounts import SETUP_LINK_USED
+from agentapp.storage.opened_logins import LOGIN_LIFETIME, Origin
 from agentapp.storage.values import User
+from agentapp.web.audit_notes import password_tried
 from agentapp.web.browsers import MAX_ADDRESS_CHARS, MAX_KEPT_CHARS, kept
 from agentapp.web.ended_logins import EndedLogins
 from agentapp.web.incoming import field, local_path, next_field
 from agentapp.web.known_browser import known_browser, remember_browser
 from agentapp.web.negotiation import wants_page
-from agentapp.web.parts import parts
+from agentapp.web.parts import parts, request_id
 from agentapp.web.problems import problem_of, status_of, with_retry_after
 from agentapp.web.sessions import Csrf, Sessions
 
@@ -162,7 +163,7 @@ def login() -> ResponseReturnValue:
     name, password = _name_and_password()
     target, browser = next_field(), known_browser(name)
     try:
-        with parts().sign_ins.counted(normalise_name(name), request.remote_addr or "", browser):
+        with password_tried(name, browser):
             user, token = parts().accounts.sign_in(name, password, login_token(), origin())
     except (WrongPassword, GuardrailRefused) as error:
         if not wants_page():
@@ -176,7 +177,7 @@ def login() -> ResponseReturnValue:
 @blueprint.post("/logout")
 def logout() -> ResponseReturnValue:
     if current_user.is_authenticated:
-        parts().accounts.sign_out(current_user.token)
+        parts().accounts.sign_out(current_user.token, request_id())
         logout_user()
     session.clear()
     return redirect(url_for("auth.login_page"), 303)
@@ -208,7 +209,8 @@ def setup() -> ResponseReturnValue:
 def origin() -> Origin:
     """Where this request is from, as the user is told of a login."""
     agent = request.headers.get("User-Agent")
-    return Origin(kept(request.remote_addr, MAX_ADDRESS_CHARS), kept(agent, MAX_KEPT_CHARS))
+    address = kept(request.remote_addr, MAX_ADDRESS_CHARS)
+    return Origin(address, kept(agent, MAX_KEPT_CHARS), request_id())
 
 
 def _redirect(path: str) -> Response:

@@ -9,8 +9,9 @@ from flask.typing import ResponseReturnValue
 
 from agentapp.errors import BadRequest, GuardrailRefused, NotFound, Refused
 from agentapp.isolation import Scope, new_id
-from agentapp.storage.values import BranchPage
+from agentapp.storage.values import BranchPage, Transcript
 from agentapp.web import transcript
+from agentapp.web.audit_notes import note_export
 from agentapp.web.hooks import chat_scope, user_scope
 from agentapp.web.incoming import (
     MAX_ID_CHARS,
@@ -100,14 +101,19 @@ def delete(session_id: str) -> ResponseReturnValue:
 
 @blueprint.get("/<id:session_id>/export.json")
 def export_json(session_id: str) -> Response:
-    whole = parts().chats.transcript(chat_scope())
-    return _as_download(jsonify(transcript.as_json(whole)), "json")
+    return _as_download(jsonify(transcript.as_json(_exported("json"))), "json")
 
 
 @blueprint.get("/<id:session_id>/export.md")
 def export_markdown(session_id: str) -> Response:
+    text = transcript.as_markdown(_exported("md"))
+    return _as_download(Response(text, mimetype="text/markdown"), "md")
+
+
+def _exported(format: str) -> Transcript:
     whole = parts().chats.transcript(chat_scope())
-    return _as_download(Response(transcript.as_markdown(whole), mimetype="text/markdown"), "md")
+    note_export(chat_scope(), format)
+    return whole
 
 
 def chat_page(refusal: Refused | None = None) -> str:

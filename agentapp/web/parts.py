@@ -16,8 +16,10 @@ from agentapp.guardrails.new_chats import NewChats
 from agentapp.guardrails.pages import PageSlots
 from agentapp.guardrails.seats import Seats
 from agentapp.guardrails.sign_in import SignIns
-from agentapp.isolation import RequestScope, ThreadBinder
+from agentapp.isolation import RequestScope, ThreadBinder, new_id
+from agentapp.logs import described
 from agentapp.storage.accounts import Accounts
+from agentapp.storage.audit_tallies import AuditTallies
 from agentapp.storage.branches import Branches
 from agentapp.storage.cells import CellStore
 from agentapp.storage.chats import Chats
@@ -61,6 +63,7 @@ class Parts:
     open_requests: OpenRequests
     isolation: IsolationScore
     breakers: CellStore
+    audit_tallies: AuditTallies
     admin: AdminStores
 
     @property
@@ -109,9 +112,14 @@ class Parts:
         }
 
     def close(self) -> None:
-        """End the background threads and give the connections back."""
+        """End the background threads, store what they have left, and give the connections back."""
         self.turns.close()
         self.turns.kit.traces.close()
+        try:
+            with self.binder.bound(RequestScope(request_id=f"close-{new_id()}")):
+                self.audit_tallies.store_all()
+        except Exception as error:
+            log.warning("the last audit rows could not be stored: %s", described(error))
         self.db.close()
 
 

@@ -17,6 +17,7 @@ from werkzeug.exceptions import HTTPException, RequestEntityTooLarge
 
 from agentapp import errors
 from agentapp.logs import described
+from agentapp.web.audit_notes import note_denied_lookup
 from agentapp.web.negotiation import wants_page
 from agentapp.web.parts import request_id
 
@@ -129,6 +130,8 @@ def _answer_own_error(error: errors.AgentappError) -> ResponseReturnValue:
         return redirect("/login" + (f"?{urlencode({'next': here})}" if here else ""), 303)
     if isinstance(error, errors.IsolationError):
         return _answer_unexpected_error(error)
+    if isinstance(error, errors.NotFound):
+        note_denied_lookup()
     if isinstance(error, errors.StorageUnavailable) and not isinstance(error, errors.DiskFull):
         log.error("request %s: storage: %s", request_id(), _reason(error))
     return problem_answer(problem_of(error))

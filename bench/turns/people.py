@@ -16,10 +16,10 @@ from agentapp import config
 from agentapp.app import create_app
 from agentapp.isolation import ThreadBinder, new_id
 from agentapp.storage import migrate
-from agentapp.storage.accounts import LOGIN_LIFETIME
 from agentapp.storage.db import Database
 from agentapp.storage.models import ChatSession, Login, Tenant
 from agentapp.storage.models import User as UserRow
+from agentapp.storage.opened_logins import LOGIN_LIFETIME
 from agentapp.storage.values import User, utc_now
 from agentapp.web.auth import start_login
 from bench.turns import naive

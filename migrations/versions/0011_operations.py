@@ -27,6 +27,17 @@ KEEP_AS_WRITTEN = {
     ),
 }
 
+AUDIT_INDEXES = (
+    ("at", "at", "id"),
+    ("tenant", "tenant_id", "at", "id"),
+    ("tenant_action", "tenant_id", "action", "at", "id"),
+    ("action", "action", "id"),
+    ("action_at", "action", "at", "id"),
+    ("user", "user_id", "at", "id", "action"),
+    ("subject", "subject", "at", "id"),
+    ("request", "request_id", "at", "id"),
+)
+
 
 def upgrade() -> None:
     # No column that is added has a default, so that no table is made anew and no trigger is lost.
@@ -96,10 +107,8 @@ def _audit_log() -> None:
         sa.Column("detail", sa.JSON(), nullable=False),
         sa.PrimaryKeyConstraint("id", name="pk_audit_log"),
     )
-    op.create_index("ix_audit_log_tenant", "audit_log", ["tenant_id", "id"])
-    op.create_index("ix_audit_log_user", "audit_log", ["user_id", "id"])
-    op.create_index("ix_audit_log_action", "audit_log", ["action", "id"])
-    op.create_index("ix_audit_log_at", "audit_log", ["tenant_id", "at"])
+    for name, *columns in AUDIT_INDEXES:
+        op.create_index(f"ix_audit_log_{name}", "audit_log", columns)
     for statement in KEEP_AS_WRITTEN[op.get_bind().dialect.name]:
         op.execute(statement)
 

@@ -8,7 +8,7 @@ import pytest
 from flask import Flask
 from itsdangerous import BadSignature, SignatureExpired
 
-from agentapp.storage.accounts import LOGIN_LIFETIME
+from agentapp.storage.opened_logins import LOGIN_LIFETIME
 from agentapp.web import sessions as module
 from agentapp.web.sessions import Remembered, Sessions
 from tests.support.users import JSON, Person, sign_in

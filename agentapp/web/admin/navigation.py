@@ -12,4 +12,6 @@ class AdminPage(NamedTuple):
     operators_only: bool = False
 
 
-PAGES: tuple[AdminPage, ...] = ()
+PAGES: tuple[AdminPage, ...] = (
+    AdminPage("/admin/audit-log", "Audit log", "Who did what, and when; filters, CSV."),
+)

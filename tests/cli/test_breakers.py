@@ -25,6 +25,7 @@ from agentapp.guardrails.cell import Cell, Key
 from agentapp.guardrails.operator import BreakerAdmin, BreakerRow
 from agentapp.guardrails.policies import longest_turn
 from agentapp.isolation import RequestScope, UserScope
+from agentapp.storage.breakers import SqlBreakerStore
 from agentapp.storage.engines import make_engine
 from agentapp.storage.values import User
 from agentapp.turns.turn import Turn
@@ -292,7 +293,7 @@ def many(database_url: str, count: int, size: int) -> None:
 def test_a_long_list_is_never_in_memory_as_a_whole(database_url: str, parts: Parts) -> None:
     many(database_url, 4_000, 4_000)
     kind: Any = parts.turns.kit.guardrails.registry._kind
-    seen, admin = 0, BreakerAdmin(kind, parts.turns.kit.store._cells)
+    seen, admin = 0, BreakerAdmin(kind, SqlBreakerStore(parts.db, parts.breakers))
     tracemalloc.start()
     with parts.binder.bound(SOMEBODY):
         for lines in (breakers.json_lines, lambda rows: breakers.table_lines(rows, "")):
@@ -442,8 +443,8 @@ def test_a_breaker_can_only_be_forced_open_or_closed(app: Flask, agentapp: Agent
 @pytest.mark.parametrize(
     ("which", "sentence"),
     [
-        ("session:{chat}", "This chat is paused by an operator. Your other chats work."),
-        ("user:ann", "Your chats are paused by an operator."),
+        ("session:{chat}", "This chat is paused by an operator or admin. Your other chats work."),
+        ("user:ann", "Your chats are paused by an operator or admin."),
         ("tenant:default", "The chats of your organisation are paused by an operator."),
         ("provider:demo", "The model is paused for everybody by an operator."),
     ],

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from flask import Blueprint, Flask
 
-from agentapp.web.admin import overview
+from agentapp.web.admin import breakers, isolation, limits, overview
 from agentapp.web.admin.navigation import PAGES, AdminPage
 from agentapp.web.admin.viewer import may_see_admin_pages, require_admin, viewer
 
 # Each has a `blueprint` of its own, whose address begins after /admin.
-MODULES = (overview,)
+MODULES = (overview, isolation, breakers, limits)
 
 
 def init_app(app: Flask) -> None:

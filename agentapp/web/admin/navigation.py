@@ -12,4 +12,8 @@ class AdminPage(NamedTuple):
     operators_only: bool = False
 
 
-PAGES: tuple[AdminPage, ...] = ()
+PAGES: tuple[AdminPage, ...] = (
+    AdminPage("/admin/isolation", "Isolation", "Whether it holds: the score, checks, violations, leaks."),
+    AdminPage("/admin/breakers", "Breakers", "Who is stopped, why and until when; reset and force."),
+    AdminPage("/admin/limits", "Limits", "What was refused; limits of users and tenants, to be changed."),
+)

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from sqlalchemy import func, select
 
 from agentapp.storage.db import Database
+from agentapp.storage.minute_counts import name_of_all
 from agentapp.storage.operator_models import MinuteCount
 
 
@@ -43,17 +44,22 @@ class CountSeries:
         self, stretch: Stretch, names: Sequence[str], tenant_id: str | None
     ) -> Mapping[Counted, Sequence[int]]:
         """One number for each bar. ``tenant_id`` is whose counts; None is those of all and of nobody."""
-        count = MinuteCount
+        count, wanted = MinuteCount, {name: name for name in names}
+        if tenant_id is None:
+            wanted, tenant_id = {name_of_all(name): name for name in names}, ""
         bar = (count.minute - stretch.first) // stretch.minutes
         query = (
             select(count.name, count.label, bar, func.sum(count.amount))
-            .where(count.name.in_(names), count.minute >= stretch.first, count.minute < stretch.end)
+            .where(
+                count.name.in_(wanted),
+                count.tenant_id == tenant_id,
+                count.minute >= stretch.first,
+                count.minute < stretch.end,
+            )
             .group_by(count.name, count.label, bar)
         )
-        if tenant_id is not None:
-            query = query.where(count.tenant_id == tenant_id)
         series: dict[Counted, list[int]] = defaultdict(lambda: [0] * stretch.bars)
         with self._db.reading() as db:
             for name, label, place, amount in db.execute(query):
-                series[Counted(name, label)][int(place)] += int(amount)
+                series[Counted(wanted[name], label)][int(place)] += int(amount)
         return dict(series)

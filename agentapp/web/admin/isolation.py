@@ -67,7 +67,7 @@ def _view(who: Viewer, window: Window, now: float) -> IsolationView:
         times = counts.over(stretch, TIMES, None)
         of_server = (
             ("There are now", tuple(_live(parts().admin.live_objects.now()))),
-            ("Agents of a turn", tuple(_times(times))),
+            ("Time to make the agents of a turn, and to clear them", tuple(_times(times))),
         )
     return IsolationView(
         score=(
@@ -95,11 +95,11 @@ def score_in_words(requests: int, violating: int) -> str:
     score = isolation_score(requests, violating)
     if score is None:
         return NO_DATA
-    return f"{floor(score * 1_000_000) / 10_000:.4f}".rstrip("0").rstrip(".") + " %"
+    return f"{floor(score * 1_000_000) / 10_000:.4f}".rstrip("0").rstrip(".") + "%"
 
 
 def contained_in_words(failures: int, contained: int) -> str:
-    return f"{floor(1000 * contained / failures) / 10:g} %" if failures else "unknown"
+    return f"{floor(1000 * contained / failures) / 10:g}%" if failures else "unknown"
 
 
 def quantile_in_words(buckets: Mapping[str, int], share: float) -> str:
@@ -133,7 +133,7 @@ def _live(numbers: Mapping[str, float]) -> Iterable[tuple[str, str]]:
 def _times(series: Counts) -> Iterable[tuple[str, str]]:
     for name, words in zip(TIMES, ("Creation", "Reset"), strict=True):
         buckets = {counted.label: sum(bars) for counted, bars in series.items() if counted.name == name}
-        for share, its_name in ((0.5, "median"), (0.95, "95 of 100")):
+        for share, its_name in ((0.5, "p50"), (0.95, "p95")):
             yield f"{words}, {its_name}", quantile_in_words(buckets, share)
 
 
@@ -158,4 +158,4 @@ def _total(series: Counts, name: str, label: str | None = None) -> int:
 
 
 def _seconds(value: float) -> str:
-    return f"{value:g} s" if value >= 1 else f"{value * 1000:g} ms"
+    return f"{value:g}\N{NO-BREAK SPACE}s" if value >= 1 else f"{value * 1000:g}\N{NO-BREAK SPACE}ms"

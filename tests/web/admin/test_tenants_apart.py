@@ -118,7 +118,7 @@ def test_what_belongs_to_no_tenant_is_seen_by_operators_alone(
     count(parts.db, "", {("isolation_checks", ""): 555_555, ("agent_creation", "0.0002"): 1})
     change_breaker(parts, Key("provider", "demo"), lambda breaker: breaker.tripped(time.time()))
     everything = "".join(pages(operator))
-    for mark in ("request-of-nobody", "up to 0.2 ms", "Database connections", "Model demo"):
+    for mark in ("request-of-nobody", "up to 0.2\N{NO-BREAK SPACE}ms", "Database connections", "Model demo"):
         assert mark in everything, mark
         for tenant in tenants:
             assert mark not in "".join(pages(tenant.admin))

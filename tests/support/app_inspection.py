@@ -33,8 +33,6 @@ FIELDS: dict[str, dict[str, str]] = {
         "new_password": "a long enough password",
     },
     "theme": {"theme": "dark", "next": "/chat"},
-    "admin.breakers.change": {"action": "reset", "reason": "the key was wrong"},
-    "admin.limits.change": {"rate": "5/minute", "budget": "", "concurrent": ""},
     "turns.send": {"message": "hello there", "idempotency_key": "k", "after": "", "replaces": ""},
     "turns.retry": {"idempotency_key": "again"},
     "chat.rename": {"title": "another title"},

@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil, floor
+from types import MappingProxyType
 
 from flask import Blueprint, render_template
 
@@ -24,7 +25,7 @@ FAILURES, CONTAINED = "failures", "failures_contained"
 COUNTS = (CHECKS, VIOLATIONS, FAILURES, CONTAINED)
 TIMES = ("agent_creation", "agent_reset")
 LEAKS = ("left-bound", "connection-left", "agent-left", "subscription-left")
-LIVE_IN_WORDS = {"db_connections": "Database connections"}
+LIVE_IN_WORDS = MappingProxyType({"db_connections": "Database connections"})
 NO_DATA = "no data"
 
 Counts = Mapping[Counted, Sequence[int]]

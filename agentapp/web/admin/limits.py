@@ -75,7 +75,7 @@ def show(scope: str, owner_id: str) -> str:
 def change(scope: str, owner_id: str) -> ResponseReturnValue:
     row, by = _found(scope, owner_id), user_scope()
     wanted = {
-        each.limit.name: field(each.limit.name, max_chars=MAX_LIMIT_CHARS, default="") for each in row.limits
+        name: field(name, max_chars=MAX_LIMIT_CHARS, default=text) for name, text in _written(row).items()
     }
     try:
         _set(row.key, wanted, by)
@@ -103,16 +103,20 @@ def _page(
     wanted: Mapping[str, str] | None = None,
     problems: Mapping[str, str] | None = None,
 ) -> str:
-    typed = {each.limit.name: each.value if each.is_changed else "" for each in row.limits}
     return render_template(
         "admin/limits_of.html",
         row=row,
         path=_path(row.key),
-        typed={**typed, **(wanted or {})},
+        typed=wanted or _written(row),
         problems=problems or {},
         notice=notice,
         may_change=viewer().is_operator or row.key.scope == "user",
     )
+
+
+def _written(row: LimitRow) -> dict[str, str]:
+    """The limits as they stand in the form."""
+    return {each.limit.name: each.value if each.is_changed else "" for each in row.limits}
 
 
 def _refusals(window: Window, tenant_id: str | None) -> list[tuple[Counted, Sequence[int]]]:

@@ -80,6 +80,14 @@ def test_every_changed_limit_is_in_the_audit_log(parts: Parts, ann: Person, admi
     ]
 
 
+def test_what_is_not_sent_stays_as_it_is(parts: Parts, ann: Person, admin: Person) -> None:
+    path = path_of(parts, "user", ann)
+    save(admin, path, rate="5/minute")
+    admin.post(path, JSON, budget="2.50")
+    fields = Page(admin.get(path).text).form(path).fields
+    assert (fields["rate"], fields["budget"], fields["concurrent"]) == ("5/minute", "2.50", "")
+
+
 def test_what_is_wrong_is_told_beside_the_field_and_what_was_typed_is_kept(
     parts: Parts, ann: Person, admin: Person
 ) -> None:

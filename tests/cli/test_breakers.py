@@ -33,6 +33,7 @@ from agentapp.turns.values import NewMessage
 from agentapp.web.parts import Parts
 from tests.server.test_load import PASSWORD as SERVED_PASSWORD
 from tests.server.test_load import add_users
+from tests.support.admin_rows import audited, ids_of
 from tests.support.app_inspection import sql
 from tests.support.commands import Agentapp
 from tests.support.databases import DATABASES, migrated
@@ -433,6 +434,22 @@ def test_what_is_malformed_is_a_mistake_in_usage(agentapp: Agentapp, command: st
     assert (result.exit_code, result.stdout) == (2, "")
     assert result.stderr.startswith("Usage: ")
     assert "does not look like" in result.stderr
+
+
+@both_databases
+def test_what_a_command_sets_is_audited_with_the_reason(app: Flask, parts: Parts, agentapp: Agentapp) -> None:
+    ann = person(app, "ann")
+    tenant_id, user_id = ids_of(parts, ann)
+    agentapp("force", "user:ann", "open", "--reason", "asked twice")
+    agentapp("reset", "user:ann")
+    for reason in ("x" * 201, "two\nlines"):
+        assert agentapp("force", "user:ann", "open", "--reason", reason).exit_code == 1
+    rows = audited(parts, "breaker-forced", "breaker-reset")
+    assert [(row["action"], row["tenant_id"], row["user_id"], row["subject"]) for row in rows] == [
+        ("breaker-forced", tenant_id, None, f"user:{user_id}"),
+        ("breaker-reset", tenant_id, None, f"user:{user_id}"),
+    ]
+    assert ann.ask(ann.new_chat(), "hello")["status"] == "completed"
 
 
 def test_a_breaker_can_only_be_forced_open_or_closed(app: Flask, agentapp: Agentapp) -> None:

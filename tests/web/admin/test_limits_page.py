@@ -14,6 +14,7 @@ from agentapp.config import Settings
 from agentapp.web.parts import Parts
 from tests.support.admin_rows import audited, count, ids_of
 from tests.support.app_inspection import Page
+from tests.support.databases import only_sqlite
 from tests.support.plans import plans_of, scans
 from tests.support.users import JSON, Person, person, sign_in
 
@@ -62,6 +63,7 @@ def test_a_limit_changed_on_the_page_holds_in_every_worker_with_the_next_message
     assert "None. All have those of the server." in admin.get(LIMITS).text
 
 
+@only_sqlite
 def test_every_changed_limit_is_in_the_audit_log(parts: Parts, ann: Person, admin: Person) -> None:
     save(admin, path_of(parts, "user", ann), rate="5/minute", concurrent="1")
     save(admin, path_of(parts, "user", ann), rate="5/minute", budget="off")
@@ -80,6 +82,7 @@ def test_every_changed_limit_is_in_the_audit_log(parts: Parts, ann: Person, admi
     ]
 
 
+@only_sqlite
 def test_what_is_not_sent_stays_as_it_is(parts: Parts, ann: Person, admin: Person) -> None:
     path = path_of(parts, "user", ann)
     save(admin, path, rate="5/minute")
@@ -88,6 +91,7 @@ def test_what_is_not_sent_stays_as_it_is(parts: Parts, ann: Person, admin: Perso
     assert (fields["rate"], fields["budget"], fields["concurrent"]) == ("5/minute", "2.50", "")
 
 
+@only_sqlite
 def test_what_is_wrong_is_told_beside_the_field_and_what_was_typed_is_kept(
     parts: Parts, ann: Person, admin: Person
 ) -> None:
@@ -109,6 +113,7 @@ def test_what_is_wrong_is_told_beside_the_field_and_what_was_typed_is_kept(
     assert "changed" not in admin.get(LIMITS).text
 
 
+@only_sqlite
 def test_an_admin_cannot_give_more_than_the_tenant_was_given(
     parts: Parts, ann: Person, admin: Person, operator: Person
 ) -> None:
@@ -125,6 +130,7 @@ def test_an_admin_cannot_give_more_than_the_tenant_was_given(
     assert save(admin, user, concurrent="40", budget="off") == 303, "what an operator has raised may stay"
 
 
+@only_sqlite
 def test_only_operators_change_the_limits_of_a_tenant(parts: Parts, admin: Person, operator: Person) -> None:
     path = path_of(parts, "tenant", admin)
     assert path not in [form.action for form in Page(admin.get(path).text).forms]
@@ -150,6 +156,7 @@ def test_a_user_is_found_by_name_and_nobody_else_is(
     assert admin.get(f"{LIMITS}/session/x").status_code == 404
 
 
+@only_sqlite
 def test_refusals_are_plotted_with_whose_limit_it_was(parts: Parts, ann: Person, operator: Person) -> None:
     tenant_id, _ = ids_of(parts, ann)
     labels = ["rate-limited/user", "busy/server", "busy/tenant", "a/b", "c/d", "e/f", "g/h"]
@@ -162,7 +169,7 @@ def test_refusals_are_plotted_with_whose_limit_it_was(parts: Parts, ann: Person,
     assert page.count('<td class="right">189</td>') == 1, "of the last two together"
 
 
-@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+@only_sqlite
 def test_no_query_reads_a_table_as_a_whole(
     parts: Parts, ann: Person, admin: Person, operator: Person
 ) -> None:

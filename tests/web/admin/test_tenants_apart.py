@@ -13,6 +13,7 @@ from agentapp.config import Settings
 from agentapp.guardrails.cell import Key
 from agentapp.web.parts import Parts
 from tests.support.admin_rows import change_breaker, count, ids_of, trip, violate
+from tests.support.databases import only_sqlite
 from tests.support.users import Person, person
 
 PAGES = (
@@ -111,6 +112,7 @@ def test_an_admin_sees_the_own_tenant_and_nothing_of_another(tenants: list[Marke
     assert f"{both:,}" in everything
 
 
+@only_sqlite
 def test_what_belongs_to_no_tenant_is_seen_by_operators_alone(
     parts: Parts, tenants: list[Marked], operator: Person
 ) -> None:

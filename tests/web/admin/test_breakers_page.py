@@ -18,7 +18,7 @@ from tests.support.admin_rows import audited, change_breaker, ids_of, trip
 from tests.support.app_inspection import Page
 from tests.support.databases import only_sqlite
 from tests.support.plans import plans_of, scans, sorts
-from tests.support.users import JSON, Person, person, sign_in
+from tests.support.users import JSON, Person, sign_in
 
 BREAKERS = "/admin/breakers"
 
@@ -26,16 +26,6 @@ BREAKERS = "/admin/breakers"
 @pytest.fixture
 def app(database_url: str, settings: Settings, make_app: Callable[..., Flask]) -> Flask:
     return make_app(None, replace(settings, database_url=database_url))
-
-
-@pytest.fixture
-def operator(app: Flask) -> Person:
-    return person(app, "otto", tenant="operators", role="operator")
-
-
-@pytest.fixture
-def admin(app: Flask) -> Person:
-    return person(app, "ada", role="admin")
 
 
 def words(page: str) -> str:

@@ -6,7 +6,6 @@ from datetime import UTC, datetime
 from functools import partial
 
 import pytest
-from flask import Flask
 
 from agentapp.isolation import ThreadBinder
 from agentapp.storage.count_series import CountSeries, Stretch
@@ -19,14 +18,9 @@ from agentapp.web.admin.windows import DAY, HOUR, WEEK, Window
 from agentapp.web.parts import Parts
 from tests.support.admin_rows import SOMEBODY, count, violate
 from tests.support.plans import plans_of, scans, sorts
-from tests.support.users import Person, person
+from tests.support.users import Person
 
 ISOLATION = "/admin/isolation"
-
-
-@pytest.fixture
-def operator(app: Flask) -> Person:
-    return person(app, "otto", role="operator")
 
 
 def figure(page: str, name: str) -> str:
@@ -146,8 +140,8 @@ def test_each_count_goes_into_the_bar_of_its_minute(database_url: str) -> None:
     assert {tuple(key): bars for key, bars in own.items()} == {("refusals", "a"): [3, 3]}
 
 
-def test_the_page_reads_no_table_as_a_whole(app: Flask, operator: Person, parts: Parts) -> None:
-    for who in (operator, person(app, "ada", role="admin")):
+def test_the_page_reads_no_table_as_a_whole(operator: Person, admin: Person, parts: Parts) -> None:
+    for who in (operator, admin):
         plans = plans_of(parts.settings.database_url, partial(who.get, f"{ISOLATION}?window=7d"))
         assert any("minute_counts" in text for text in plans)
         assert {name for name, _ in scans(plans)} <= {"workers"}, "there is one row for each process"

@@ -16,7 +16,7 @@ from tests.support.admin_rows import audited, count, ids_of
 from tests.support.app_inspection import Page
 from tests.support.databases import only_sqlite
 from tests.support.plans import plans_of, scans
-from tests.support.users import JSON, Person, person, sign_in
+from tests.support.users import JSON, Person, sign_in
 
 LIMITS = "/admin/limits"
 
@@ -24,16 +24,6 @@ LIMITS = "/admin/limits"
 @pytest.fixture
 def app(database_url: str, settings: Settings, make_app: Callable[..., Flask]) -> Flask:
     return make_app(None, replace(settings, database_url=database_url))
-
-
-@pytest.fixture
-def operator(app: Flask) -> Person:
-    return person(app, "otto", tenant="operators", role="operator")
-
-
-@pytest.fixture
-def admin(app: Flask) -> Person:
-    return person(app, "ada", role="admin")
 
 
 def path_of(parts: Parts, scope: str, who: Person) -> str:

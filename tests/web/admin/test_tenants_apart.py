@@ -43,11 +43,6 @@ def app(database_url: str, settings: Settings, make_app: Callable[..., Flask]) -
 
 
 @pytest.fixture
-def operator(app: Flask) -> Person:
-    return person(app, "otto", tenant="operators", role="operator")
-
-
-@pytest.fixture
 def tenants(app: Flask, parts: Parts, operator: Person) -> list[Marked]:
     return [
         marked(app, parts, operator, name, number) for name, number in (("acme", 70_001), ("zeta", 8_000_003))

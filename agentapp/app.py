@@ -19,6 +19,7 @@ from agentapp.guardrails import Cells, Registry
 from agentapp.guardrails.guard import Guardrails
 from agentapp.guardrails.limit_admin import LimitAdmin
 from agentapp.guardrails.new_chats import NewChats
+from agentapp.guardrails.operator import BreakerAdmin
 from agentapp.guardrails.pages import PAGES_WORKER, PageSlots
 from agentapp.guardrails.policies import cell_policies, longest_turn
 from agentapp.guardrails.seats import Seats
@@ -31,10 +32,13 @@ from agentapp.storage.audit_log import AuditLog
 from agentapp.storage.audit_rows import AuditRows
 from agentapp.storage.audit_tallies import AuditTallies
 from agentapp.storage.branches import Branches
+from agentapp.storage.breakers import SqlBreakerStore
 from agentapp.storage.cells import CellStore
 from agentapp.storage.chats import Chats
+from agentapp.storage.count_series import CountSeries
 from agentapp.storage.db import Database
 from agentapp.storage.limits import SqlLimitStore
+from agentapp.storage.live_objects import LiveObjects
 from agentapp.storage.live_turns import SqlLiveTurnStore
 from agentapp.storage.logins import Logins, SeenLogins
 from agentapp.storage.minute_counts import IsolationScore, MinuteCountStore
@@ -43,6 +47,7 @@ from agentapp.storage.room import Room
 from agentapp.storage.search_index import SearchIndex
 from agentapp.storage.turns import SqlTurnStore
 from agentapp.storage.usage_days import OwnUsage
+from agentapp.storage.violations import ViolationLog
 from agentapp.storage.workers import WorkerStore
 from agentapp.telemetry import Telemetry
 from agentapp.telemetry.jobs import REPORT_SECONDS, STORE_SECONDS, FindLeftovers, ReportWorker, StoreCounts
@@ -150,6 +155,10 @@ def make_admin_stores(db: Database, cell_kind: Cells, cells: CellStore) -> Admin
         audit_log=AuditLog(db),
         audit_rows=AuditRows(db),
         limits=LimitAdmin(cell_kind, SqlLimitStore(db, cells)),
+        breakers=BreakerAdmin(cell_kind, SqlBreakerStore(db, cells)),
+        counts=CountSeries(db),
+        violations=ViolationLog(db),
+        live_objects=LiveObjects(db, 3 * REPORT_SECONDS),
     )
 
 

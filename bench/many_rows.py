@@ -14,6 +14,9 @@ from sqlalchemy import Connection, text
 from agentapp.storage.engines import make_engine
 
 MARKED_EVERY = 1_000  # one session in so many has a breaker that is open
+LIMITED_EVERY = 100  # one user in so many has limits of their own
+VIOLATIONS = 1_000  # of isolation, in the audit log
+WEEK = 7 * 1_440  # minutes of which there are counts
 DAYS = 10  # of usage, for each user
 AUDIT_SECONDS = 300 * 86_400
 LABELS = ("breaker-open/session", "rate-limited/user", "budget-exhausted/tenant", "busy/server")
@@ -33,6 +36,12 @@ DAY_BEFORE = {
     "postgresql": "to_char(CAST(:now AS timestamptz) - make_interval(days => {days}), 'YYYY-MM-DD')",
 }
 
+# As the workers do for operators.
+ADD_UP = (
+    "INSERT INTO minute_counts (name, tenant_id, minute, label, amount)"
+    " SELECT 'all\\:' || name, '', minute, label, sum(amount) FROM minute_counts GROUP BY name, minute, label"
+)
+
 
 def fill(url: str, *, sessions: int, users: int, tenants: int) -> None:
     """With these and, for each session, a turn, its messages, a cell and an audit row."""
@@ -50,7 +59,13 @@ def fill(url: str, *, sessions: int, users: int, tenants: int) -> None:
 def _run(db: Connection, statement: str, count: int) -> None:
     query, now = text(statement), datetime.now(UTC) - timedelta(seconds=5)
     breaker = {"failures": 3, "opened": now.timestamp(), "cooldown": 900.0, "trips": 1}
-    named = {"count": count, "now": f"{now:%Y-%m-%d %H:%M:%S}", "open_cell": json.dumps({"breaker": breaker})}
+    limits = {"limits": {"rate": [5, 60.0]}}
+    named = {
+        "count": count,
+        "now": f"{now:%Y-%m-%d %H:%M:%S}",
+        "open_cell": json.dumps({"breaker": breaker}),
+        "limited_cell": json.dumps(limits, separators=(",", ":")),
+    }
     db.execute(query, {name: named[name] for name in query.compile().params})
 
 
@@ -115,6 +130,36 @@ def _inserts(dialect: str, sessions: int, users: int, tenants: int) -> Sequence[
         ),
         (
             insert(
+                "guardrail_cells",
+                "scope, id, state, mark, updated_at",
+                f"'user', 'u' || n, CASE WHEN n % {LIMITED_EVERY} = 0 THEN :limited_cell ELSE '{{}}' END,"
+                f" CASE WHEN n % {LIMITED_EVERY} = 0 THEN 'limits' ELSE '' END, {opened}",
+            ),
+            users,
+        ),
+        (
+            insert(
+                "audit_log",
+                "at, tenant_id, action, subject, request_id, detail",
+                f"{lately}, 't' || (n % {tenants} + 1), 'isolation-violated', 'foreign-event', 'v' || n,"
+                " '{}'",
+            ),
+            VIOLATIONS,
+        ),
+        *(
+            (
+                insert(
+                    "minute_counts",
+                    "name, tenant_id, minute, label, amount",
+                    f"'{name}', 't' || (n % {tenants} + 1),"
+                    f" {opened // 60} - (n / {tenants}), '', 20 + n % 50",
+                ),
+                tenants * WEEK,
+            )
+            for name in ("isolation_checks", "isolation_requests")
+        ),
+        (
+            insert(
                 "audit_log",
                 "at, tenant_id, user_id, action, subject, request_id, detail",
                 # Over three hundred days, the newest last. A user of the first tenant does a tenth of all.
@@ -148,4 +193,5 @@ def _inserts(dialect: str, sessions: int, users: int, tenants: int) -> Sequence[
             )
             for label in LABELS
         ),
+        (ADD_UP, 0),
     )

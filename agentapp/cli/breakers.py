@@ -16,6 +16,8 @@ from agentapp.guardrails.cell import Cells
 from agentapp.guardrails.operator import SCOPES, BreakerAdmin, BreakerRow, Change
 from agentapp.guardrails.policies import cell_policies, longest_turn
 from agentapp.guardrails.wording import clock, dollars
+from agentapp.isolation import RequestScope
+from agentapp.storage.breakers import SqlBreakerStore
 from agentapp.storage.cells import CellStore
 
 COLUMNS = ("SCOPE", "ID", "NAME", "STATE", "FAILURES", "TRIPS", "TRY AGAIN IN", "USED")
@@ -35,6 +37,8 @@ class _ScopeAndId(click.ParamType[tuple[str, str]]):
 
 
 _which = click.argument("which", metavar="SCOPE:ID", type=_ScopeAndId())
+_reason = click.option("--reason", default="", help="Kept in the audit log.")
+BY_COMMAND = RequestScope(request_id="cli")
 
 
 @click.group()
@@ -56,32 +60,36 @@ def list_breakers(as_json: bool, everything: bool) -> None:
 
 @breakers.command()
 @_which
-def reset(which: tuple[str, str]) -> None:
+@_reason
+def reset(which: tuple[str, str], reason: str) -> None:
     """Close a breaker and forget its failures, in every worker at once.
 
     SCOPE:ID is session:ID, user:NAME, tenant:NAME or provider:NAME; a user or tenant may also be
     given by its id. What is used of budgets and rates stays as it is.
     """
     with _open_admin(config.load()) as admin:
-        _print_change(which, admin.reset(*which))
+        _print_change(which, admin.reset(*which, by=BY_COMMAND, reason=reason))
 
 
 @breakers.command()
 @_which
 @click.argument("state", type=click.Choice(["open", "closed"]))
-def force(which: tuple[str, str], state: str) -> None:
+@_reason
+def force(which: tuple[str, str], state: str, reason: str) -> None:
     """Keep a breaker open or closed, whatever happens, until it is reset.
 
     An open one pauses that session, user, tenant or provider. SCOPE:ID is the same as for reset.
     """
     with _open_admin(config.load()) as admin:
-        _print_change(which, admin.force(*which, cast(Literal["open", "closed"], state)))
+        wanted = cast(Literal["open", "closed"], state)
+        _print_change(which, admin.force(*which, wanted, by=BY_COMMAND, reason=reason))
 
 
 @contextmanager
 def _open_admin(settings: config.Settings) -> Iterator[BreakerAdmin]:
     with open_database(settings) as database:
-        yield BreakerAdmin(Cells(cell_policies(settings, longest_turn(settings))), CellStore(database))
+        cells = Cells(cell_policies(settings, longest_turn(settings)))
+        yield BreakerAdmin(cells, SqlBreakerStore(database, CellStore(database)))
 
 
 def _print_change(which: tuple[str, str], change: Change) -> None:

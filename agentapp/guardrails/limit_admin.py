@@ -5,11 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
-from agentapp.errors import BadRequest, NotFound
+from agentapp.errors import BadRequest, Forbidden, NotFound
 from agentapp.guardrails.cell import Cell, Cells, Key
-from agentapp.guardrails.limit_changes import LIMITS, LimitInForce, changed_limits, limits_in_force
+from agentapp.guardrails.limit_changes import (
+    LIMITS,
+    LimitInForce,
+    changed_limits,
+    limit_problems,
+    limits_in_force,
+)
 from agentapp.guardrails.registry import Registry, Rows, Store
 from agentapp.isolation import RequestScope
 
@@ -67,6 +73,9 @@ class LimitRow:
 class LimitAdmin:
     """Shows and changes limits. They are in the cells, which every message reads under their locks: so a
     change is in force with the next message, in every worker.
+
+    A ``tenant_id`` that is not None is that of an admin. An admin sees the limits of the own tenant and
+    changes those of its users: docs/guardrails.md says why not more.
     """
 
     def __init__(self, cells: Cells, store: LimitStore) -> None:
@@ -82,6 +91,13 @@ class LimitAdmin:
     def find(self, scope: str, name: str, tenant_id: str | None) -> LimitRow:
         return self._row(self._owner(scope, name, tenant_id))
 
+    def problems(
+        self, scope: str, name: str, wanted: Mapping[str, str], tenant_id: str | None
+    ) -> dict[str, str]:
+        """Why these limits cannot be set, by their names."""
+        owner = self._owner(scope, name, tenant_id)
+        return limit_problems(scope, self._cell(owner).limits, wanted, self._most(owner, tenant_id))
+
     def change(
         self,
         scope: str,
@@ -94,10 +110,15 @@ class LimitAdmin:
         Each limit that is changed by it is in the audit log, in the same transaction.
         """
         owner = self._owner(scope, name, tenant_id)
+        if tenant_id is not None and scope == "tenant":
+            raise Forbidden("Only an operator can change the limits of a whole organisation.")
+        most = self._most(owner, tenant_id)
         changes: list[LimitChange] = []
 
         def changed(values: tuple[Cell, ...]) -> Sequence[Cell]:
             (cell,) = values
+            for problem in limit_problems(scope, cell.limits, wanted, most).values():
+                raise BadRequest(problem)
             limits = changed_limits(scope, cell.limits, wanted)
             changes[:] = _differences(owner, dict(cell.limits), dict(limits))
             return (self._cells.with_limits(owner.key, cell, limits) if changes else cell,)
@@ -108,6 +129,22 @@ class LimitAdmin:
                 rows.record(change, by)
         return changes
 
+    def _most(self, owner: LimitOwner, tenant_id: str | None) -> dict[str, Any]:
+        """What an admin may give a user at most. Where the tenant has a limit that one holds whatever the
+        user may; where it has none, only the server's limit for users is left.
+        """
+        scope = owner.key.scope
+        if tenant_id is None or scope != "user":
+            return {}
+        tenant = self._cell(self._owner("tenant", owner.tenant_id, None))
+        of_tenant = self._cells.policy("tenant").changed_by(tenant.limits)
+        of_users = self._cells.policy("user")
+        return {
+            limit.name: limit.of_policy(of_users)
+            for limit in LIMITS[scope]
+            if limit.of_policy(of_tenant) is None
+        }
+
     def _owner(self, scope: str, name: str, tenant_id: str | None) -> LimitOwner:
         if scope not in LIMITS:
             raise BadRequest(f"Limits can be changed of a {' or a '.join(LIMITS)}, not of a {scope!r}.")
@@ -117,10 +154,13 @@ class LimitAdmin:
         return owner
 
     def _row(self, owner: LimitOwner) -> LimitRow:
+        scope, cell = owner.key.scope, self._cell(owner)
+        in_force = limits_in_force(scope, self._cells.policy(scope), cell)
+        return LimitRow(owner.key, owner.name, owner.tenant_id, in_force)
+
+    def _cell(self, owner: LimitOwner) -> Cell:
         key = owner.key
-        cell = self._cells.load(key, owner.state) if owner.state else self._cells.fresh(key)
-        in_force = limits_in_force(key.scope, self._cells.policy(key.scope), cell)
-        return LimitRow(key, owner.name, owner.tenant_id, in_force)
+        return self._cells.load(key, owner.state) if owner.state else self._cells.fresh(key)
 
 
 def _differences(owner: LimitOwner, before: dict[str, object], after: dict[str, object]) -> list[LimitChange]:

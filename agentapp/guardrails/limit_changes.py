@@ -41,6 +41,15 @@ class Limit:
                 return policy.allowance.limit
         return policy.concurrent
 
+    def is_above(self, value: Any, most: Any) -> bool:
+        """A rate is higher if it lets more through in the long run, or more at once."""
+        if most is None or value is None:
+            return most is not None
+        if self.name == "rate":
+            (count, seconds), (most_count, most_seconds) = value, most
+            return bool(count > most_count or count * most_seconds > most_count * seconds)
+        return bool(value > most)
+
     def written(self, value: Any) -> str:
         """As `parse` takes it."""
         if value is None:
@@ -91,6 +100,31 @@ def limits_in_force(scope: str, policy: CellPolicy, cell: Cell) -> tuple[LimitIn
         )
         for limit in LIMITS[scope]
     )
+
+
+def limit_problems(
+    scope: str, before: Limits, wanted: Mapping[str, str], most: Mapping[str, Any]
+) -> dict[str, str]:
+    """What is wrong with these texts, by the names of limits. Those in ``most`` may not be raised above that;
+    one that was above it before may stay.
+    """
+    problems, had = {}, dict(before)
+    for limit in LIMITS[scope]:
+        text = wanted.get(limit.name, AS_SET_BY_THE_SERVER).strip()
+        if text == AS_SET_BY_THE_SERVER:
+            continue
+        try:
+            value = limit.parse(text)
+        except BadRequest as error:
+            problems[limit.name] = str(error)
+            continue
+        is_new = limit.name not in had or had[limit.name] != value
+        if is_new and limit.name in most and limit.is_above(value, most[limit.name]):
+            problems[limit.name] = (
+                f"{limit.words}: at most {limit.written(most[limit.name])}, because your organisation has no"
+                " such limit of its own. An operator can set one."
+            )
+    return problems
 
 
 def changed_limits(scope: str, before: Limits, wanted: Mapping[str, str]) -> Limits:

@@ -83,14 +83,14 @@ def _paused(refusal: GuardrailRefused) -> RefusalText:
         case "tenant":
             return RefusalText("The chats of your organisation are paused by an operator.")
         case "user" if not refusal.used:
-            return RefusalText("Your chats are paused by an operator.")
+            return RefusalText("Your chats are paused by an operator or admin.")
         case "user":
             return RefusalText(
                 f"All your chats are paused: {_errors(refusal)}. Nobody else is affected.",
                 AGAIN,
             )
     if not refusal.used:
-        return RefusalText("This chat is paused by an operator. Your other chats work.")
+        return RefusalText("This chat is paused by an operator or admin. Your other chats work.")
     return RefusalText(f"This chat is paused: {_errors(refusal)}. Your other chats work.", AGAIN)
 
 

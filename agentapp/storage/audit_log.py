@@ -23,7 +23,8 @@ ADD_ENTRY = Statement(insert(AuditRow), tuple(c.name for c in AuditRow.__table__
 class AuditEntry:
     """``action`` is one of `audit_actions.ACTIONS`. ``user_id`` is who did it, ``tenant_id`` whose admins
     may see it, ``subject`` what it was done to, as ``user:ID``. ``detail`` has numbers, ids and names of
-    limits, roles and the like: never the name of a person, an address, a password, or what somebody wrote.
+    limits, roles and the like: never the name of a person, an address, a password, or what somebody wrote,
+    but for the ``reason`` that whoever changes a breaker gives for the log.
     ``at`` is when it was, if that is not now.
     """
 

@@ -6,14 +6,11 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
-from sqlalchemy import ColumnElement, and_, delete, func, literal_column, select, tuple_
-from sqlalchemy.orm import aliased
+from sqlalchemy import delete, func, literal_column, select, tuple_
 
-from agentapp.guardrails.cell import LIMITED, Key
-from agentapp.guardrails.operator import StoredCell
+from agentapp.guardrails.cell import Key
 from agentapp.storage.db import Database
-from agentapp.storage.models import ChatSession, GuardrailCell, LiveTurn, Tenant, User
-from agentapp.storage.names import normalise_name
+from agentapp.storage.models import GuardrailCell
 from agentapp.storage.statements import DriverConnection
 
 TABLE = GuardrailCell.__tablename__
@@ -23,7 +20,7 @@ COLUMNS = ("scope", "id", "state", "mark", "updated_at")
 
 
 class CellStore:
-    """A `guardrails.registry.Store`, and also the store that operators and sign-in need.
+    """A `guardrails.registry.Store`, and also the store that sign-in needs.
 
     Some of its statements are plain SQL for the driver: how many cells they are about differs.
     """
@@ -67,51 +64,12 @@ class CellStore:
     def release(self) -> None:
         self._db.release()
 
-    def listed(self, *, everything: bool = False) -> Iterator[StoredCell]:
-        """The cells whose breakers have a mark, or all of them. They are read a few at a time."""
-        cell, owner = GuardrailCell, aliased(User)
-        owner_name = select(owner.name).where(ChatSession.id == cell.id, _owned_by(owner)).scalar_subquery()
-        query = (
-            select(cell.scope, cell.id, cell.state, cell.updated_at, User.name, Tenant.name, owner_name)
-            .outerjoin(User, and_(cell.scope == "user", User.id == cell.id))
-            .outerjoin(Tenant, and_(cell.scope == "tenant", Tenant.id == cell.id))
-        )
-        if not everything:
-            # Ordered first by the column of the index, because otherwise SQLite reads the whole table.
-            query = query.where(IS_MARKED, cell.mark != LIMITED).order_by(cell.mark.desc())
-        query = query.order_by(cell.scope, cell.updated_at.desc(), cell.id)
-        with self._db.reading() as db:
-            running = db.scalar(select(func.count()).select_from(LiveTurn)) or 0
-            for scope, id, state, updated_at, *names in db.execute(query.execution_options(yield_per=1000)):
-                user, tenant, session_owner = names
-                name = session_owner if scope == "session" else user or tenant
-                yield StoredCell(
-                    Key(scope, id), name or "", state, updated_at, running if scope == "provider" else 0
-                )
-
     def open_breakers(self) -> Mapping[str, int]:
         """How many are open now, by scope. It is read from the index of the cells that have a mark."""
         cell = GuardrailCell
         query = select(cell.scope, func.count()).where(IS_MARKED, cell.mark == "open").group_by(cell.scope)
         with self._db.reading() as db:
             return {row[0]: row[1] for row in db.execute(query)}
-
-    def key_of(self, scope: str, name: str) -> Key | None:
-        """The key of the session, user or tenant with that id. Users and tenants are found by name too.
-
-        None if there is none, and no cell that a deleted one has left.
-        """
-        with self._db.reading() as db:
-            ids: list[str] = []
-            if scope == "session":
-                ids += db.scalars(select(ChatSession.id).where(ChatSession.id == name, _owned_by(User)))
-            for table, its_scope in ((User, "user"), (Tenant, "tenant")):
-                if scope == its_scope:
-                    ids += db.scalars(select(table.id).where(table.id == name))
-                    ids += db.scalars(select(table.id).where(table.name == normalise_name(name)))
-            if not ids and db.get(GuardrailCell, (scope, name)) is not None:
-                ids.append(name)
-            return Key(scope, ids[0]) if ids else None
 
     def forget(self, scopes: Sequence[str], before: float) -> None:
         """Remove the cells of these scopes that were not changed since then, except those that are locked."""
@@ -173,8 +131,3 @@ def _parts(keys: Sequence[Key]) -> list[str]:
 
 def _states(found: Iterable[tuple[str, str, str]]) -> dict[Key, str]:
     return {Key(scope, id): state for scope, id, state in found}
-
-
-def _owned_by(user: type[User]) -> ColumnElement[bool]:
-    """Joins every session to its owner. Operators see who the owner is, and nothing of the content."""
-    return and_(ChatSession.user_id == user.id, ChatSession.tenant_id == user.tenant_id)

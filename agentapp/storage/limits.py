@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
-from sqlalchemy import and_, or_, select
+from sqlalchemy import and_, func, or_, select
 
-from agentapp.guardrails.cell import Key
+from agentapp.guardrails.cell import LIMITED, Key
 from agentapp.guardrails.limit_admin import LimitChange, LimitOwner
 from agentapp.isolation import RequestScope
 from agentapp.storage.audit_log import ADD_ENTRY, AuditEntry
@@ -18,6 +18,7 @@ from agentapp.storage.models import GuardrailCell, Tenant, User
 from agentapp.storage.names import normalise_name
 from agentapp.storage.statements import DriverConnection
 
+MARKS_WITH_LIMITS = (LIMITED, "failing", "forced", "open")  # what a breaker has to tell goes first
 HAS_LIMITS = GuardrailCell.state.contains('"limits":')
 
 
@@ -59,22 +60,25 @@ class SqlLimitStore:
             .order_by(table.id != name)
         )
         if tenant_id is not None:
-            query = query.where(its_tenant == tenant_id)
+            query = query.where(func.coalesce(its_tenant, "") == tenant_id)
         with self._db.reading() as db:
             found = db.execute(query.limit(1)).first()
         return None if found is None else LimitOwner(Key(scope, found[0]), found[1], found[2], found[3] or "")
 
     def limited_users(self, tenant_id: str | None, after: str, count: int) -> list[LimitOwner]:
-        """They are found by the index of the cells that have a mark, which are few."""
+        """They are found by the index of the cells that have a mark, which are few. Of users no index can be
+        used but that of ids: SQLite would read all users, in the order of their names.
+        """
+        cell, name = GuardrailCell, func.coalesce(User.name, "")
         query = (
-            select(User.id, User.name, User.tenant_id, GuardrailCell.state)
-            .join(GuardrailCell, and_(GuardrailCell.scope == "user", GuardrailCell.id == User.id))
-            .where(IS_MARKED, HAS_LIMITS, User.name > after)
-            .order_by(User.name)
+            select(User.id, User.name, User.tenant_id, cell.state)
+            .join(cell, and_(cell.scope == "user", cell.id == User.id))
+            .where(IS_MARKED, cell.mark.in_(MARKS_WITH_LIMITS), HAS_LIMITS, name > after)
+            .order_by(name)
             .limit(count)
         )
         if tenant_id is not None:
-            query = query.where(User.tenant_id == tenant_id)
+            query = query.where(func.coalesce(User.tenant_id, "") == tenant_id)
         with self._db.reading() as db:
             return [LimitOwner(Key("user", row[0]), *row[1:]) for row in db.execute(query)]
 

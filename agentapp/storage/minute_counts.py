@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Mapping
 
 from sqlalchemy import Insert, bindparam, func, select
@@ -45,9 +46,22 @@ class MinuteCountStore:
 
     def add(self, counts: Mapping[MinuteKey, int]) -> None:
         """In the same order in every worker, so that two of them never wait for each other's rows."""
-        rows = [{**key._asdict(), "amount": amount} for key, amount in sorted(counts.items())]
+        every = {**counts, **_of_all(counts)}
+        rows = [{**key._asdict(), "amount": amount} for key, amount in sorted(every.items())]
         with self._db.transaction() as db:
             db.run_many(self._add, rows)
+
+
+def name_of_all(name: str) -> str:
+    """Under which name the sums over all tenants are."""
+    return f"all:{name}"
+
+
+def _of_all(counts: Mapping[MinuteKey, int]) -> Mapping[MinuteKey, int]:
+    sums: Counter[MinuteKey] = Counter()
+    for key, amount in counts.items():
+        sums[key._replace(name=name_of_all(key.name), tenant_id="")] += amount
+    return sums
 
 
 class IsolationScore:

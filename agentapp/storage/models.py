@@ -293,6 +293,7 @@ class GuardrailCell(Base):
             "ix_guardrail_cells_marked",
             "mark",
             "scope",
+            "id",
             sqlite_where=text("mark <> ''"),
             postgresql_where=text("mark <> ''"),
         ),

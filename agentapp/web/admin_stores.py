@@ -5,8 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from agentapp.guardrails.limit_admin import LimitAdmin
+from agentapp.guardrails.operator import BreakerAdmin
 from agentapp.storage.audit_log import AuditLog
 from agentapp.storage.audit_rows import AuditRows
+from agentapp.storage.count_series import CountSeries
+from agentapp.storage.live_objects import LiveObjects
+from agentapp.storage.violations import ViolationLog
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,3 +18,7 @@ class AdminStores:
     audit_log: AuditLog
     audit_rows: AuditRows
     limits: LimitAdmin
+    breakers: BreakerAdmin
+    counts: CountSeries
+    violations: ViolationLog
+    live_objects: LiveObjects

@@ -47,6 +47,7 @@ def upgrade() -> None:
     op.add_column("sessions", sa.Column("pinned_at", TIME, nullable=True))
     op.add_column("tenants", sa.Column("retain_sessions_days", sa.Integer(), nullable=True))
     op.add_column("tenants", sa.Column("retain_audit_days", sa.Integer(), nullable=True))
+    _order_marked_cells_by_id()
     _audit_log()
     _alerts()
     op.create_table(
@@ -91,6 +92,19 @@ def upgrade() -> None:
         sa.Column("name", sa.String(48), nullable=False),
         sa.Column("next_at", TIME, nullable=False),
         sa.PrimaryKeyConstraint("name", name="pk_background_jobs"),
+    )
+
+
+def _order_marked_cells_by_id() -> None:
+    """So that a page of the list of breakers is read from the index, wherever it begins."""
+    marked = sa.text("mark <> ''")
+    op.drop_index("ix_guardrail_cells_marked", "guardrail_cells")
+    op.create_index(
+        "ix_guardrail_cells_marked",
+        "guardrail_cells",
+        ["mark", "scope", "id"],
+        sqlite_where=marked,
+        postgresql_where=marked,
     )
 
 

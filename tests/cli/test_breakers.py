@@ -25,6 +25,7 @@ from agentapp.guardrails.cell import Cell, Key
 from agentapp.guardrails.operator import BreakerAdmin, BreakerRow
 from agentapp.guardrails.policies import longest_turn
 from agentapp.isolation import RequestScope, UserScope
+from agentapp.storage.breakers import SqlBreakerStore
 from agentapp.storage.engines import make_engine
 from agentapp.storage.values import User
 from agentapp.turns.turn import Turn
@@ -32,6 +33,7 @@ from agentapp.turns.values import NewMessage
 from agentapp.web.parts import Parts
 from tests.server.test_load import PASSWORD as SERVED_PASSWORD
 from tests.server.test_load import add_users
+from tests.support.admin_rows import audited, ids_of
 from tests.support.app_inspection import sql
 from tests.support.commands import Agentapp
 from tests.support.databases import DATABASES, migrated
@@ -292,7 +294,7 @@ def many(database_url: str, count: int, size: int) -> None:
 def test_a_long_list_is_never_in_memory_as_a_whole(database_url: str, parts: Parts) -> None:
     many(database_url, 4_000, 4_000)
     kind: Any = parts.turns.kit.guardrails.registry._kind
-    seen, admin = 0, BreakerAdmin(kind, parts.turns.kit.store._cells)
+    seen, admin = 0, BreakerAdmin(kind, SqlBreakerStore(parts.db, parts.breakers))
     tracemalloc.start()
     with parts.binder.bound(SOMEBODY):
         for lines in (breakers.json_lines, lambda rows: breakers.table_lines(rows, "")):
@@ -434,6 +436,22 @@ def test_what_is_malformed_is_a_mistake_in_usage(agentapp: Agentapp, command: st
     assert "does not look like" in result.stderr
 
 
+@both_databases
+def test_what_a_command_sets_is_audited_with_the_reason(app: Flask, parts: Parts, agentapp: Agentapp) -> None:
+    ann = person(app, "ann")
+    tenant_id, user_id = ids_of(parts, ann)
+    agentapp("force", "user:ann", "open", "--reason", "asked twice")
+    agentapp("reset", "user:ann")
+    for reason in ("x" * 201, "two\nlines"):
+        assert agentapp("force", "user:ann", "open", "--reason", reason).exit_code == 1
+    rows = audited(parts, "breaker-forced", "breaker-reset")
+    assert [(row["action"], row["tenant_id"], row["user_id"], row["subject"]) for row in rows] == [
+        ("breaker-forced", tenant_id, None, f"user:{user_id}"),
+        ("breaker-reset", tenant_id, None, f"user:{user_id}"),
+    ]
+    assert ann.ask(ann.new_chat(), "hello")["status"] == "completed"
+
+
 def test_a_breaker_can_only_be_forced_open_or_closed(app: Flask, agentapp: Agentapp) -> None:
     for args in (("user:ann", "half-open"), ("user:ann",), ()):
         assert agentapp("force", *args).exit_code == 2
@@ -442,8 +460,8 @@ def test_a_breaker_can_only_be_forced_open_or_closed(app: Flask, agentapp: Agent
 @pytest.mark.parametrize(
     ("which", "sentence"),
     [
-        ("session:{chat}", "This chat is paused by an operator. Your other chats work."),
-        ("user:ann", "Your chats are paused by an operator."),
+        ("session:{chat}", "This chat is paused by an operator or admin. Your other chats work."),
+        ("user:ann", "Your chats are paused by an operator or admin."),
         ("tenant:default", "The chats of your organisation are paused by an operator."),
         ("provider:demo", "The model is paused for everybody by an operator."),
     ],

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from flask import Blueprint, Flask
 
-from agentapp.web.admin import audit_log, overview
+from agentapp.web.admin import audit_log, breakers, isolation, limits, overview
 from agentapp.web.admin.navigation import PAGES, AdminPage
 from agentapp.web.admin.viewer import may_see_admin_pages, require_admin, viewer
 
 # Each has a `blueprint` of its own, whose address begins after /admin.
-MODULES = (overview, audit_log)
+MODULES = (overview, isolation, breakers, limits, audit_log)
 
 
 def init_app(app: Flask) -> None:

@@ -13,5 +13,8 @@ class AdminPage(NamedTuple):
 
 
 PAGES: tuple[AdminPage, ...] = (
+    AdminPage("/admin/isolation", "Isolation", "Whether it holds: the score, checks, violations, leaks."),
+    AdminPage("/admin/breakers", "Breakers", "Who is stopped, why and until when; reset and force."),
+    AdminPage("/admin/limits", "Limits", "What was refused; limits of users and tenants, to be changed."),
     AdminPage("/admin/audit-log", "Audit log", "Who did what, and when; filters, CSV."),
 )

@@ -57,7 +57,7 @@ from agentapp.telemetry.jobs import (
 from agentapp.telemetry.live import OpenRequests
 from agentapp.telemetry.measurements import Measurements
 from agentapp.telemetry.spans import find_tracer
-from agentapp.turns.heartbeat import ScheduledJob
+from agentapp.turns.heartbeat import Job, ScheduledJob
 from agentapp.turns.kit import TurnKit
 from agentapp.turns.leases import Leases
 from agentapp.turns.live_agents import LiveAgents
@@ -115,6 +115,10 @@ def make_parts(settings: Settings, team: Team) -> Parts:
     audit_tallies = AuditTallies(db)
     seats = Seats(settings.threads + PAGES_WORKER)
     slots = StreamSlots(seats, settings.threads, settings.threads_reserved, settings.streams_user)
+    storing: tuple[Job, ...] = (
+        StoreCounts(telemetry, MinuteCountStore(db)),
+        StoreViolations(telemetry, ViolationLog(AuditLog(db))),
+    )
     parts: Parts
     report = ReportWorker(
         telemetry, WorkerStore(db), lambda: kit.leases.current().worker, lambda: parts.live()
@@ -142,12 +146,7 @@ def make_parts(settings: Settings, team: Team) -> Parts:
             slots,
             binder,
             more_jobs=(
-                ScheduledJob(
-                    StoreCounts(telemetry, MinuteCountStore(db)), every=STORE_SECONDS, at_close=True
-                ),
-                ScheduledJob(
-                    StoreViolations(telemetry, ViolationLog(AuditLog(db))), every=STORE_SECONDS, at_close=True
-                ),
+                *(ScheduledJob(job, every=STORE_SECONDS, at_close=True) for job in storing),
                 ScheduledJob(audit_tallies, every=STORE_SECONDS),
                 ScheduledJob(report, every=REPORT_SECONDS),
                 ScheduledJob(seen_logins, every=REPORT_SECONDS),

@@ -476,17 +476,16 @@ BUGS = (
     Bug(
         "a dead turn keeps what it reserved",
         "agentapp/turns/abandoned.py",
-        "Spent.of(result))\n        guardrails.settle(chat",
-        "Spent.of(result))\n        (chat",
+        "    ends.settle(chat, scope, running.id, running.reservation, result)\n    chat.remove",
+        "    chat.remove",
         "tests/turns/test_turn.py::test_a_dead_turn_is_given_back_once_when_the_next_message_comes[never]",
     ),
     Bug(
         "a dead turn gives back twice",
         "agentapp/turns/abandoned.py",
-        "Spent.of(result))\n        guardrails.settle(chat",
-        "Spent.of(result))\n"
-        "        guardrails.settle(chat.cells, scope, running.reservation, result)\n"
-        "        guardrails.settle(chat",
+        "    ends.settle(chat, scope, running.id, running.reservation, result)\n    chat.remove",
+        "    ends.settle(chat, scope, running.id, running.reservation, result)\n"
+        "    ends.settle(chat, scope, running.id, running.reservation, result)\n    chat.remove",
         "tests/turns/test_turn.py::test_a_dead_turn_is_given_back_once_when_the_next_message_comes[never]",
     ),
     Bug(

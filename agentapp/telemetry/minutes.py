@@ -20,7 +20,7 @@ class MinuteKey(NamedTuple):
 
 
 class MinuteCounts:
-    """To note an event is cheap, because each request notes several: they are added up when they are taken."""
+    """To note an event is cheap, as each request notes several: they are added up when they are taken."""
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock

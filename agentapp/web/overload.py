@@ -5,7 +5,6 @@ from __future__ import annotations
 from flask import Flask, Response, render_template
 
 from agentapp.errors import Busy
-from agentapp.telemetry.refusals import count_refusal
 from agentapp.web.headers import add_headers
 from agentapp.web.parts import Parts, parts
 from agentapp.web.problems import problem_answer, problem_of
@@ -23,7 +22,7 @@ def init_app(app: Flask) -> None:
     def note_busy(tenant_id: str) -> None:
         """The answers are kept, so each that is sent is counted here."""
         own: Parts = app.extensions["agentapp"]
-        count_refusal(own.telemetry, own.pages.busy(), tenant_id)
+        own.telemetry.count("refusals_total", tenant_id=tenant_id, code=Busy.code, scope="server")
 
     app.extensions["agentapp.busy_answer"] = busy_answer
     app.extensions["agentapp.note_busy"] = note_busy

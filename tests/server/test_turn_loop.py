@@ -33,7 +33,7 @@ class Loop(TurnLoop):
         self.over = threading.Event()
         self.refused: list[Any] = []
         self._shedding, self._beginning, self._busy_answers = Shedding(), {}, {}
-        self.configure_turns(MOST_TURNS, lambda user: None, self._made)
+        self.configure_turns(MOST_TURNS, lambda user: None, self._made, lambda tenant: None)
 
     def send(self, user: str) -> Any:
         sent = Sent(incoming=SimpleNamespace(wants_page=False))

@@ -11,7 +11,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Protocol
 
-from agentapp.isolation import Scope
 from agentapp.telemetry.catalogue import LIVE
 from agentapp.telemetry.measurements import Measurements
 from agentapp.telemetry.minutes import MinuteKey
@@ -93,13 +92,15 @@ class FindLeftovers:
 
     name = "find leftovers"
 
-    def __init__(self, telemetry: Measurements, take_left_over: Callable[[], list[Scope]]) -> None:
+    def __init__(
+        self, telemetry: Measurements, take_left_over: Callable[[], Sequence[tuple[str, str]]]
+    ) -> None:
         self._telemetry, self._take_left_over = telemetry, take_left_over
 
     def run(self, now: float) -> bool:
-        for scope in self._take_left_over():
+        for request_id, tenant_id in self._take_left_over():
             detail = "agents have outlived their turn"
-            self._telemetry.violation("agent-left", detail, scope.request_id, tenant_id=scope.tenant_id)
+            self._telemetry.violation("agent-left", detail, request_id, tenant_id=tenant_id)
         return False
 
 

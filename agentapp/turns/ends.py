@@ -65,19 +65,24 @@ class TurnEnds:
 
 @dataclass(slots=True)
 class Ending:
-    """The end of one turn, which is counted when its transaction is over."""
+    """The end of one turn, which is counted once it is known that its transaction is committed."""
 
     ends: TurnEnds
     end: TurnEnd
     changes: tuple[BreakerChange, ...]
     slot: int | None
+    is_counted: bool = False
 
     def over(self, is_stored: bool) -> None:
-        if is_stored:
+        """May be called again: that a commit has worked may be known only later."""
+        counts = is_stored and not self.is_counted
+        if counts:
+            self.is_counted = True
             self.ends.count(self.end)
         # Nothing comes between the two: a worker that is killed here leaves the turn to be counted twice.
-        self.ends.uncounted.clear(self.slot)
-        if is_stored:
+        slot, self.slot = self.slot, None
+        self.ends.uncounted.clear(slot)
+        if counts:
             self.ends.count_failure(self.end)
             for change in self.changes:
                 self.ends.report(change)

@@ -25,7 +25,7 @@ class CrewOf(NamedTuple):
 @dataclass(slots=True)
 class _Made:
     crew: weakref.ref[Crew]
-    turn: CrewOf
+    made_for: CrewOf
     agents: int
     ended_at: float | None = None
 
@@ -44,10 +44,9 @@ class LiveAgents:
             return sum(each.agents for each in self._made.values() if each.ended_at is None)
 
     def add(self, crew: Crew) -> None:
+        made_for = CrewOf(crew.scope.request_id, crew.scope.tenant_id)
         with self._lock:
-            self._made[id(crew)] = _Made(
-                weakref.ref(crew), CrewOf(crew.scope.request_id, crew.scope.tenant_id), len(crew.agents)
-            )
+            self._made[id(crew)] = _Made(weakref.ref(crew), made_for, len(crew.agents))
 
     def release(self, crew: Crew) -> None:
         """Its turn is over: soon nobody should have it any more."""
@@ -62,7 +61,7 @@ class LiveAgents:
         with self._lock:
             for key in [key for key, made in self._made.items() if made.crew() is None]:
                 del self._made[key]
-            return [made.turn for key in left if (made := self._made.pop(key, None)) is not None]
+            return [made.made_for for key in left if (made := self._made.pop(key, None)) is not None]
 
     def _late(self) -> list[int]:
         """The crews that are still there though their turn ended a while ago."""

@@ -22,6 +22,7 @@ class Sent(SimpleNamespace):
     """What of a connection is needed here. It can be a key, as a connection can."""
 
     __hash__ = object.__hash__
+    user = None
 
 
 class Loop(TurnLoop):

@@ -273,7 +273,7 @@ def test_a_chat_that_fails_does_not_keep_the_turns_of_others_from_being_settled(
     order = {chat.session_id: place for place, chat in enumerate(chats)}
     bad_first = lambda *args: sorted(lapsed(*args), key=lambda chat: order[chat.session_id])  # noqa: E731
     monkeypatch.setattr(live, "with_lapsed_lease", bad_first)
-    job = InterruptAbandonedTurns(kit.store, live, kit.guardrails, kit.leases, parts.binder)
+    job = InterruptAbandonedTurns(kit.store, live, kit.ends, kit.leases, parts.binder)
     for _ in range(4):
         beat(parts, job)
     assert [status(parts, chat) for chat in chats] == ["running"] * 2 + ["interrupted"] * 2

@@ -3,11 +3,11 @@
     python -m bench.observing clean [--turns 10000]
     python -m bench.observing cost [--pairs 60]
 
-``clean`` sends so many turns, to see that the isolation score stays at exactly 1, and how many checks those are.
-``cost`` has apps in one process, of which one reports to nobody and checks nothing, and sends a few turns to each
-by turns. It prints how much more CPU time a turn takes with checks and metrics: the median of all pairs, and the
-worst. The same app beside itself shows how much of that is the machine. With the demo model, SQLite, and metrics
-in shared memory as under gunicorn.
+``clean`` sends so many turns, to see that the isolation score stays at exactly 1, and how many checks those
+are. ``cost`` has apps in one process, of which one reports to nobody and checks nothing, and sends turns to
+each in turn. It prints how much more CPU time a turn takes with checks and metrics: the median of all
+pairs, and the worst. The same app beside itself shows how much of that is the machine. With the demo model,
+SQLite, and metrics in shared memory as under gunicorn.
 """
 
 from __future__ import annotations

@@ -33,11 +33,8 @@ def limited(make_app: Callable[..., Flask], settings: Settings) -> Limited:
 
 
 def refused(parts: Parts, code: str, scope: str, count: int = 1) -> bool:
-    """This, and nothing else; by tenant where that is known."""
-    by_minute = parts.telemetry.minutes.total("refusals")
-    return (
-        counted(parts, "refusals_total") == {f"refusals_total {code} {scope}": count} and by_minute == count
-    )
+    """This, and nothing else."""
+    return counted(parts, "refusals_total") == {f"refusals_total {code} {scope}": count}
 
 
 @FORMS

@@ -13,7 +13,7 @@ from flask import Flask
 from prometheus_client import values
 
 from agentapp.config import Settings
-from agentapp.telemetry.catalogue import METRICS, PREFIX
+from agentapp.telemetry.catalogue import METRICS, PREFIX, VIOLATIONS
 from agentapp.telemetry.jobs import StoreCounts, StoreViolations
 from agentapp.telemetry.measurements import Measurements, isolation_score
 from agentapp.telemetry.metrics import Metrics
@@ -188,3 +188,9 @@ def test_the_documentation_has_every_metric_with_its_labels() -> None:
     documented = {name: tuple(filter(None, labels.split(", "))) for name, labels in rows}
     metrics = {metric.name: tuple(metric.labels) for metric in METRICS}
     assert documented == {**metrics, **FROM_DATABASE}
+
+
+def test_the_documentation_has_every_kind_of_violation() -> None:
+    page = (ROOT / "docs" / "observability.md").read_text()
+    table = page.partition("## Isolation, measured")[2].partition("## Failure containment")[0]
+    assert set(re.findall(r"^\| `([\w-]+)` \|", table, re.M)) == set(VIOLATIONS)

@@ -26,7 +26,7 @@ from agentapp.guardrails.seats import Seats
 from agentapp.guardrails.sign_in import SignIns
 from agentapp.guardrails.storage_quota import StorageQuota
 from agentapp.guardrails.streams import StreamSlots
-from agentapp.isolation import RequestScope, ThreadBinder
+from agentapp.isolation import RequestScope, ThreadBinder, UserScope
 from agentapp.storage.accounts import Accounts
 from agentapp.storage.audit_log import AuditLog
 from agentapp.storage.audit_rows import AuditRows
@@ -50,11 +50,18 @@ from agentapp.storage.usage_days import OwnUsage
 from agentapp.storage.violations import ViolationLog
 from agentapp.storage.workers import WorkerStore
 from agentapp.telemetry import Telemetry
-from agentapp.telemetry.jobs import REPORT_SECONDS, STORE_SECONDS, FindLeftovers, ReportWorker, StoreCounts
+from agentapp.telemetry.jobs import (
+    REPORT_SECONDS,
+    STORE_SECONDS,
+    FindLeftovers,
+    ReportWorker,
+    StoreCounts,
+    StoreViolations,
+)
 from agentapp.telemetry.live import OpenRequests
 from agentapp.telemetry.measurements import Measurements
 from agentapp.telemetry.spans import find_tracer
-from agentapp.turns.heartbeat import ScheduledJob
+from agentapp.turns.heartbeat import Job, ScheduledJob
 from agentapp.turns.kit import TurnKit
 from agentapp.turns.leases import Leases
 from agentapp.turns.live_agents import LiveAgents
@@ -82,7 +89,13 @@ def create_app(settings: Settings | None = None, team: Team | None = None) -> Fl
 def make_parts(settings: Settings, team: Team) -> Parts:
     telemetry = Measurements()
     binder = ThreadBinder(lambda scope: _report_left_bound(telemetry, scope))
-    db = Database(settings.database_url, binder, settings.db_statement_timeout, settings.disk_reserve_bytes)
+    db = Database(
+        settings.database_url,
+        binder,
+        settings.db_statement_timeout,
+        settings.disk_reserve_bytes,
+        telemetry=telemetry,
+    )
     room = Room(db, StorageQuota(settings.storage_user_bytes, settings.storage_tenant_bytes))
     accounts, chats, cells, seen_logins = Accounts(db), Chats(db, room), CellStore(db), SeenLogins(db)
     cell_kind = Cells(cell_policies(settings, longest_turn(settings)))
@@ -95,7 +108,7 @@ def make_parts(settings: Settings, team: Team) -> Parts:
         driver=ThreadedDriver(providers.make(settings), binder, deadlines_of(settings)),
         model=settings.model,
         limits=limits_of(settings),
-        notes=Notes(db, room),
+        notes=Notes(db, room, telemetry),
         past_chats=chats,
         prices=Prices(settings.prices, free=config.provider_named(settings.provider).is_free),
         telemetry=telemetry,
@@ -106,6 +119,10 @@ def make_parts(settings: Settings, team: Team) -> Parts:
     audit_tallies = AuditTallies(db)
     seats = Seats(settings.threads + PAGES_WORKER)
     slots = StreamSlots(seats, settings.threads, settings.threads_reserved, settings.streams_user)
+    storing: tuple[Job, ...] = (
+        StoreCounts(telemetry, MinuteCountStore(db)),
+        StoreViolations(telemetry, ViolationLog(db)),
+    )
     parts: Parts
     report = ReportWorker(
         telemetry, WorkerStore(db), lambda: kit.leases.current().worker, lambda: parts.live()
@@ -133,7 +150,7 @@ def make_parts(settings: Settings, team: Team) -> Parts:
             slots,
             binder,
             more_jobs=(
-                ScheduledJob(StoreCounts(telemetry, MinuteCountStore(db)), every=STORE_SECONDS),
+                *(ScheduledJob(job, every=STORE_SECONDS, at_close=True) for job in storing),
                 ScheduledJob(audit_tallies, every=STORE_SECONDS),
                 ScheduledJob(report, every=REPORT_SECONDS),
                 ScheduledJob(seen_logins, every=REPORT_SECONDS),
@@ -142,7 +159,7 @@ def make_parts(settings: Settings, team: Team) -> Parts:
         ),
         telemetry=telemetry,
         open_requests=OpenRequests(),
-        isolation=IsolationScore(db, telemetry.metrics),
+        isolation=IsolationScore(db, telemetry),
         breakers=cells,
         audit_tallies=audit_tallies,
         admin=make_admin_stores(db, cell_kind, cells),
@@ -199,4 +216,5 @@ def limits_of(settings: Settings) -> Limits:
 def _report_left_bound(telemetry: Telemetry, scope: RequestScope) -> None:
     """A request ended and its scope was not cleared. The sweep before the next request found it."""
     detail = f"request {scope.request_id} was still bound when its thread was used again"
-    telemetry.violation("left-bound", detail, scope.request_id)
+    tenant_id = scope.tenant_id if isinstance(scope, UserScope) else ""
+    telemetry.violation("left-bound", detail, scope.request_id, tenant_id=tenant_id)

@@ -94,10 +94,15 @@ class NotBound(IsolationError):
 
 
 class IsolationViolated(IsolationError):
-    """``kind`` is what metrics and alerts call it, ``request_id`` the request in which it was found."""
+    """``kind`` is what metrics and alerts call it, ``request_id`` the request in which it was found, and
+    ``tenant_id`` whose that is.
+    """
 
     kind: ClassVar[str]
-    request_id = ""
+    request_id = tenant_id = ""
+
+    def _found_in(self, scope: object) -> None:
+        self.request_id, self.tenant_id = (getattr(scope, name, "") for name in ("request_id", "tenant_id"))
 
 
 class ForeignScope(IsolationViolated):
@@ -106,14 +111,14 @@ class ForeignScope(IsolationViolated):
     def __init__(self, agent: str, own: object, asked: object) -> None:
         super().__init__(f"agent {agent!r} was made for {own} and will not work for {asked}")
         self.agent, self.own, self.asked = agent, own, asked
-        self.request_id = getattr(asked, "request_id", "")
+        self._found_in(asked)
 
 
 class _Foreign(IsolationViolated):
     def __init__(self, own: object, found: object) -> None:
         super().__init__(f"{self.kind}: {found} where only those of {own} belong")
         self.own, self.found = own, found
-        self.request_id = getattr(own, "request_id", "")
+        self._found_in(own)
 
 
 class ForeignHistory(_Foreign):
@@ -131,9 +136,9 @@ class ForeignEvents(_Foreign):
 class AgentsReused(IsolationViolated):
     kind = "instance-reused"
 
-    def __init__(self, made_for: object, request_id: str) -> None:
+    def __init__(self, made_for: object, given_to: object) -> None:
         super().__init__(f"agents that were made for {made_for} were given to another turn")
-        self.request_id = request_id
+        self._found_in(given_to)
 
 
 class Refused(AgentappError):

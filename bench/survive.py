@@ -5,8 +5,10 @@
 A real server with two workers, a local server that speaks the Messages API, and clients that check every
 byte they get. ``kills``, ``terms``, ``hups`` and ``recycles`` end workers or the server while people talk;
 ``resumes``, ``doubles``, ``silent``, ``stops``, ``streams``, ``logins`` and ``disconnects`` are what readers
-and models do; ``charges`` and ``killed-charges`` end answers and workers at random moments and compare what
-was charged with what the model received and sent. The suite does each of them a few times.
+and models do; ``counts`` kills four workers that also end by themselves, and compares the metrics with what
+people were told, as ``kills``, ``hups`` and ``recycles`` do too; ``charges`` and ``killed-charges`` end
+answers and workers at random moments and compare what was charged with what the model received and sent. The
+suite does each of them a few times.
 
 ``streams`` and ``silent`` need some thousands of open files: see ``ulimit -n``.
 """
@@ -122,6 +124,15 @@ RUNS: Mapping[str, tuple[Run, int]] = MappingProxyType(
         "hups": (
             with_installation(lambda running, count: shutdown_scenarios.replacements(running, count, 0)),
             20,
+        ),
+        "counts": (
+            with_installation(
+                partial(shutdown_scenarios.kills, sessions=40),
+                demo=True,
+                workers=4,
+                gunicorn="--max-requests 60 --max-requests-jitter 40",
+            ),
+            50,
         ),
         "recycles": (
             with_installation(

@@ -474,19 +474,113 @@ BUGS = (
         "tests/guardrails/test_breaker.py::test_a_clock_moved_by_an_hour_keeps_nobody_out_longer",
     ),
     Bug(
+        "a thread that is not swept when its request ends",
+        "agentapp/web/checks.py",
+        "    app.binder.sweep()  # it reports what it finds\n",
+        "",
+        "tests/web/test_isolation_measured.py"
+        "::test_a_view_that_leaves_something_bound_is_found_when_its_request_ends",
+    ),
+    Bug(
+        "connections that nobody looks for",
+        "agentapp/web/checks.py",
+        "    if left := app.db.close_left(scope.request_id):\n",
+        "    if left := 0:\n",
+        "tests/web/test_isolation_measured.py::test_a_connection_that_is_left_open",
+    ),
+    Bug(
+        "subscriptions that nobody looks for",
+        "agentapp/web/checks.py",
+        "    if not streams:\n        _check_subscription(app, scope)\n",
+        "",
+        "tests/web/test_isolation_measured.py::test_a_subscription_that_is_left_open",
+    ),
+    Bug(
+        "agents of one turn in the next",
+        "agentapp/agents/team.py",
+        "        if crew.take():\n",
+        "        if True:\n",
+        "tests/web/test_isolation_measured.py::test_agents_of_one_turn_that_are_given_to_another",
+    ),
+    Bug(
+        "history that is not looked at",
+        "agentapp/storage/turns.py",
+        "        self._require_own(owners)\n",
+        "",
+        "tests/web/test_isolation_measured.py::test_history_rows_of_somebody_else",
+    ),
+    Bug(
+        "results of tools that are not looked at",
+        "agentapp/agents/loop.py",
+        "        if result.scope is None or result.scope == self.scope:\n",
+        "        if True:\n",
+        "tests/web/test_isolation_measured.py::test_the_result_of_somebody_elses_tool",
+    ),
+    Bug(
+        "events that are not looked at",
+        "agentapp/turns/service.py",
+        "        if feed.scope.of_same_chat(scope):\n",
+        "        if True:\n",
+        "tests/web/test_isolation_measured.py::test_events_of_somebody_elses_turn",
+    ),
+    Bug(
+        "a score that stays at 1",
+        "agentapp/telemetry/measurements.py",
+        '            self.count("isolation_violating_total", tenant_id=tenant_id)\n'
+        "            self.metrics.count(UNSTORED.name, 1, {})\n",
+        "            pass\n",
+        "tests/web/test_isolation_measured.py::test_a_binding_that_is_left_over",
+    ),
+    Bug(
+        "a trip for every refusal",
+        "agentapp/web/problems.py",
+        "    if isinstance(error, errors.GuardrailRefused):\n",
+        "    if isinstance(error, errors.GuardrailRefused):\n"
+        '        parts().telemetry.count("breaker_trips_total", scope=error.scope)\n',
+        "tests/turns/test_ends.py::test_a_chat_that_is_paused_is_one_trip_however_often_it_refuses",
+    ),
+    Bug(
+        "every failure contained",
+        "agentapp/guardrails/changes.py",
+        "    return Settled(changes, not any(map(_is_kept_open, before[1:], after[1:])))\n",
+        "    return Settled(changes)\n",
+        "tests/turns/test_ends.py::test_a_failure_that_stops_its_users_other_chats_is_not_contained",
+    ),
+    Bug(
+        "a turn counted before it is stored",
+        "agentapp/turns/ends.py",
+        "        chat.when_over(ending.over)\n",
+        "        ending.over(True)\n",
+        "tests/turns/test_ends.py::test_what_could_not_be_stored_was_not_counted_and_opened_nothing",
+    ),
+    Bug(
+        "a turn that a killed worker has stored and nobody counts",
+        "agentapp/turns/jobs.py",
+        "            if self._store.has_ended(end.scope, end.turn_id, end.status, end.ended_at):\n",
+        "            if False:\n",
+        "tests/turns/test_ends.py"
+        "::test_a_worker_killed_between_storing_and_counting_leaves_the_turn_to_the_next_one[sqlite]",
+    ),
+    Bug(
+        "a refusal that is counted for nobody, as it is shown on a page of its own",
+        "agentapp/web/problems.py",
+        "    _count_if_refused(error)\n    return _with_retry_after(Response(page",
+        "    return _with_retry_after(Response(page",
+        "tests/web/test_refusals_counted.py::test_a_message_too_many[page]",
+    ),
+    Bug(
         "a dead turn keeps what it reserved",
         "agentapp/turns/abandoned.py",
-        "Spent.of(result))\n        guardrails.settle(chat",
-        "Spent.of(result))\n        (chat",
+        "    ends.settle(chat, scope, running.id, running.reservation, result)\n    chat.remove",
+        "    chat.remove",
         "tests/turns/test_turn.py::test_a_dead_turn_is_given_back_once_when_the_next_message_comes[never]",
     ),
     Bug(
         "a dead turn gives back twice",
         "agentapp/turns/abandoned.py",
-        "Spent.of(result))\n        guardrails.settle(chat",
-        "Spent.of(result))\n"
-        "        guardrails.settle(chat.cells, scope, running.reservation, result)\n"
-        "        guardrails.settle(chat",
+        "    ends.settle(chat, scope, running.id, running.reservation, result)\n    chat.remove",
+        "    ends.settle(chat, scope, running.id, running.reservation, result)\n"
+        "    ends.settle(chat, scope, running.id, running.reservation, result)\n    chat.remove",
         "tests/turns/test_turn.py::test_a_dead_turn_is_given_back_once_when_the_next_message_comes[never]",
     ),
     Bug(

@@ -163,7 +163,7 @@ class Team:
         crew = self.build(scope, report)
         if crew.take():
             return crew
-        report(AgentsReused(crew.scope, scope.request_id))
+        report(AgentsReused(crew.scope, scope))
         fresh = Crew(self, scope, report)
         fresh.take()
         return fresh

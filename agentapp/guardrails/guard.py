@@ -14,6 +14,7 @@ from agentapp.guardrails import admission
 from agentapp.guardrails.admission import MaxCost, Reservation, TurnCells
 from agentapp.guardrails.budget import Budget
 from agentapp.guardrails.cell import Cell, Key
+from agentapp.guardrails.changes import BreakerRows, Settled, settled
 from agentapp.guardrails.outage import Person
 from agentapp.guardrails.registry import Registry, Rows
 from agentapp.isolation import Scope, UserScope
@@ -73,30 +74,37 @@ class Guardrails:
 
     def settle(
         self,
-        rows: Rows[Key],
+        rows: BreakerRows,
         scope: Scope,
         reservation: Reservation,
         result: TurnResult,
         running: Callable[[], int] = lambda: 0,
-    ) -> None:
+    ) -> Settled:
         """Give back what the turn reserved, count what it used and tell the breakers how it ended. Exactly
         once for each turn, by whoever ends it. ``running`` tells how many other turns run.
         """
         told: list[bool] = []
+        found = Settled()
 
         def concerns_everybody(provider: Cell) -> bool:
             told.append(admission.concerns_everybody(provider, result))
             return told[-1]
 
         def change(cells: TurnCells, now: float) -> TurnCells:
+            nonlocal found
             others = running() if told[-1] else 0
             if told[-1]:
                 cells = cells._replace(provider=self._with_counted(cells.provider, now))
-            return admission.settle(cells, reservation, _person(scope), result, now, others)
+            after = admission.settle(cells, reservation, _person(scope), result, now, others)
+            found = settled(self.keys(scope), cells, after)
+            return after
 
         self._change(rows, scope, change, needs_provider=concerns_everybody)
+        for each in found.changes:
+            rows.record_breaker(each, scope)
         if result.verdict == "succeeded" and not told[-1]:
             self._succeeded.add(1)
+        return found
 
     def count_succeeded(self) -> None:
         """Tell the provider's breaker how many turns of this process succeeded since it was told last. A turn

@@ -17,6 +17,7 @@ RETRY_AFTER_SECONDS = 1  # for what is no turn
 
 BusyAnswer = Callable[[bool, int, int], bytes]
 TenantOf = Callable[[str], str | None]
+NoteBusy = Callable[[str], None]
 
 
 class TurnLoop(RequestLoop):
@@ -26,16 +27,21 @@ class TurnLoop(RequestLoop):
         self._shedding, self._most_turns = Shedding(), self.cfg.threads
         self._tenant_of: TenantOf = lambda user: None
         self._make_busy_answer: BusyAnswer = lambda wants_page, most, seconds: b""
+        self._note_busy: NoteBusy = lambda tenant: None
         self._busy_answers: dict[tuple[bool, int, int], bytes] = {}  # that were made already
         self._beginning: dict[Connection, None] = {}  # turns that have not begun yet, or still wait
         super().init_process()
 
-    def configure_turns(self, most_turns: int, tenant_of: TenantOf, busy_answer: BusyAnswer) -> None:
+    def configure_turns(
+        self, most_turns: int, tenant_of: TenantOf, busy_answer: BusyAnswer, note_busy: NoteBusy
+    ) -> None:
         """More than ``most_turns`` at once would be refused by the application, so they are refused here.
         ``tenant_of`` gives the tenant of a user whose request is here, if that is known. ``busy_answer`` is
-        what a person or a script is told that has met a limit and is to come back in so many seconds.
+        what a person or a script is told that has met a limit and is to come back in so many seconds;
+        ``note_busy`` is told of each, with the tenant.
         """
         self._most_turns, self._tenant_of, self._make_busy_answer = most_turns, tenant_of, busy_answer
+        self._note_busy = note_busy
 
     def add_to_lane(self, connection: Connection, lane: Lane, key: str, part: str, job: Job) -> None:
         connection.is_turn = lane is self.tpool.turns
@@ -96,6 +102,7 @@ class TurnLoop(RequestLoop):
         self._shedding.note_waiting(turns.waiting, now)
 
     def busy_answer(self, connection: Connection) -> bytes:
+        self._note_busy(self._tenant_of(connection.user or "") or "")
         most, seconds = PAGES_WAITING, RETRY_AFTER_SECONDS
         if connection.is_turn:
             spread = random()  # noqa: S311 - no secret

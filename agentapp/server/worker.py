@@ -47,6 +47,7 @@ class TurnWorker(TurnLoop):
                 app.turns.slots.most_turns,
                 extensions["agentapp.tenant_of"],
                 extensions["agentapp.busy_answer"],
+                extensions["agentapp.note_busy"],
             )
         super().run()
         while not self._drain(self.cfg.graceful_timeout):

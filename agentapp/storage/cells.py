@@ -9,6 +9,9 @@ from contextlib import contextmanager
 from sqlalchemy import delete, func, literal_column, select, tuple_
 
 from agentapp.guardrails.cell import Key
+from agentapp.guardrails.changes import BreakerChange
+from agentapp.isolation import Scope
+from agentapp.storage.audit_log import ADD_ENTRY, AuditEntry
 from agentapp.storage.db import Database
 from agentapp.storage.models import GuardrailCell
 from agentapp.storage.statements import DriverConnection
@@ -98,6 +101,18 @@ class CellRows:
             found = _states(run(store.select(len(keys), lock=True), _parts(keys)))
             if all(key in found for key in keys):  # No other transaction removed one in between.
                 return {**_states(seen), **found}
+
+    def record_breaker(self, change: BreakerChange, scope: Scope) -> None:
+        """What a tenant's users share opens by no single user's doing, so that row names none."""
+        entry = AuditEntry(
+            "breaker-opened" if change.opened else "breaker-closed",
+            change.subject,
+            tenant_id=None if change.key.scope == "provider" else scope.tenant_id,
+            user_id=scope.user_id if change.key.scope in ("session", "user") else None,
+            request_id=scope.request_id,
+            detail={"failures": change.failures, "cooldown": round(change.cooldown)} if change.opened else {},
+        )
+        self._db.run_later(ADD_ENTRY, entry.values())
 
     def _claim(self, keys: Sequence[Key]) -> None:
         """Make the rows that do not exist, because only an existing row can be locked.

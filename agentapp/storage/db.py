@@ -28,6 +28,7 @@ from agentapp.storage.statements import CompiledStatements, DriverConnection, Ro
 from agentapp.storage.time_limit import limit_statements, took_too_long
 from agentapp.storage.write_permits import Shares, WritePermits
 from agentapp.storage.write_token import WriteToken
+from agentapp.telemetry import NullTelemetry, Telemetry, Wait
 
 POSTGRES_UNDEFINED_TABLE = "42P01"  # SQLite has no code of its own for this error
 
@@ -47,6 +48,7 @@ class Database:
         binder: Binder,
         statement_seconds: float | None = None,
         disk_reserve: int | None = None,
+        telemetry: Telemetry | None = None,
     ) -> None:
         self.engine = make_engine(url)
         is_sqlite = self.engine.dialect.name == "sqlite"
@@ -56,6 +58,7 @@ class Database:
         if statement_seconds is not None:
             for engine in {self.engine, self.writing_engine}:
                 limit_statements(engine, statement_seconds)
+        self._telemetry = telemetry or NullTelemetry()
         self._binder, self._holders = binder, ConnectionHolders(binder)
         for engine in {self.engine, self.writing_engine}:
             self._holders.watch(engine)
@@ -87,9 +90,11 @@ class Database:
         for a second, the pool would run empty and all of them would wait for ever.
         """
         self.release()
-        with self._permit(), _translating_errors(self.disk):
+        with self._wait_observed() as wait, self._permit(), _translating_errors(self.disk):
             try:
                 with self._writers.begin() as db:
+                    db.connection()  # now it begins
+                    wait.end()
                     yield db
             finally:
                 self.write_token.give_back()
@@ -179,6 +184,18 @@ class Database:
         in_use: int = sum(pool.checkedout() for pool in pools) + sum(each.taken for each in kept)
         return in_use
 
+    @contextmanager
+    def _wait_observed(self) -> Iterator[Wait]:
+        wait = Wait()
+        try:
+            yield wait
+        finally:
+            self._observe(wait)
+
+    def _observe(self, wait: Wait) -> None:
+        """After the transaction, so that nobody waits for this too."""
+        self._telemetry.observe("writer_wait_seconds", wait.seconds)
+
     def _share_of(self, tenant: str | None) -> AbstractContextManager[None]:
         if self._shares is None or tenant is None:
             return nullcontext()
@@ -191,12 +208,18 @@ class Database:
     def _sqlite_transaction(self, kept: KeptConnections, *, urgent: bool) -> Iterator[DriverConnection]:
         """Every turn comes here twice, so there are no context managers within each other."""
         self.release()
-        self._write_permits.take(QUEUE_WAIT_SECONDS, urgent=urgent)
+        wait = Wait()
+        try:
+            self._write_permits.take(QUEUE_WAIT_SECONDS, urgent=urgent)
+        except BaseException:
+            self._observe(wait)
+            raise
         taken = None
         try:
             taken = kept.take()
             connection = DriverConnection(taken.driver, self._statements, taken.clock, taken.together)
             begin_writing(taken.driver.cursor(), self.write_token)
+            wait.end()
             try:
                 yield connection
                 connection.run_text("COMMIT")
@@ -212,6 +235,7 @@ class Database:
                 self.write_token.give_back()
             finally:
                 self._write_permits.give_back()
+                self._observe(wait)
 
     @contextmanager
     def _looking_in_sqlite(self, kept: KeptConnections) -> Iterator[DriverConnection]:
@@ -239,6 +263,7 @@ class Database:
     def _postgres_transaction(self, tenant: str | None, *, urgent: bool) -> Iterator[DriverConnection]:
         self.release()
         with (
+            self._wait_observed() as wait,
             self._share_of(tenant),
             self._permit(urgent=urgent),
             _translating_errors(self.disk),
@@ -250,6 +275,7 @@ class Database:
                 try:
                     with raw.pipeline():
                         connection.run_text("BEGIN")
+                        wait.end()
                         yield connection
                         connection.run_text("COMMIT")
                 except BaseException:

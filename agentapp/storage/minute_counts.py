@@ -12,8 +12,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from agentapp.storage.db import Database
 from agentapp.storage.operator_models import MinuteCount
 from agentapp.storage.statements import Statement
-from agentapp.telemetry.measurements import isolation_score
-from agentapp.telemetry.metrics import Metrics
+from agentapp.telemetry.measurements import Measurements, isolation_score
 from agentapp.telemetry.minutes import MinuteKey
 
 SCORE_MINUTES = 60
@@ -67,14 +66,15 @@ def _of_all(counts: Mapping[MinuteKey, int]) -> Mapping[MinuteKey, int]:
 class IsolationScore:
     """The share of requests in which all checks of isolation have held, in all workers, in the last hour."""
 
-    def __init__(self, db: Database, metrics: Metrics) -> None:
-        self._db, self._metrics = db, metrics
+    def __init__(self, db: Database, telemetry: Measurements) -> None:
+        self._db, self._telemetry = db, telemetry
 
-    def now(self) -> float | None:
-        """None if no request was checked."""
-        requests, violating = self._metrics.unstored()
+    def now(self, tenant_id: str | None = None) -> float | None:
+        """Of one tenant's requests, or of everybody's. None if no request was checked."""
+        requests, violating = self._telemetry.unstored(tenant_id)
+        query = _SINCE if tenant_id is None else _SINCE.where(MinuteCount.tenant_id == tenant_id)
         since = int(time.time() // 60) - SCORE_MINUTES + 1
         with self._db.reading() as db:
-            found = {name: int(amount) for name, amount in db.execute(_SINCE, {"since": since})}
+            found = {name: int(amount) for name, amount in db.execute(query, {"since": since})}
         requests += found.get("isolation_requests", 0)
         return isolation_score(requests, violating + found.get("isolation_violating", 0))

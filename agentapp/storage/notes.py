@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from sqlalchemy import bindparam, delete, func, insert, select
 
-from agentapp.errors import NotFound
+from agentapp.errors import NotFound, StorageFull
 from agentapp.isolation import Scope, new_id
 from agentapp.storage.db import Database
 from agentapp.storage.locks import lock_chat
@@ -15,6 +15,8 @@ from agentapp.storage.owned import OWNER, in_session, owner_parameters
 from agentapp.storage.room import Room
 from agentapp.storage.statements import Statement
 from agentapp.storage.values import utc_now
+from agentapp.telemetry import NullTelemetry, Telemetry
+from agentapp.telemetry.refusals import count_refusal
 
 LAST_NUMBER = Statement(select(func.coalesce(func.max(Note.number), 0)).where(in_session(OWNER, Note)))
 ADD_NOTE = Statement(insert(Note))
@@ -24,14 +26,22 @@ REMOVE_NOTE = Statement(
 
 
 class Notes:
-    def __init__(self, db: Database, room: Room | None = None) -> None:
+    def __init__(self, db: Database, room: Room | None = None, telemetry: Telemetry | None = None) -> None:
         self._db, self._room = db, room or Room(db)
+        self._telemetry = telemetry or NullTelemetry()
 
     def add(self, scope: Scope, text: str) -> int:
         """Store a note and return its number. Two notes that are added at once get different numbers.
 
         Raises `StorageFull` if the user keeps too much already.
         """
+        try:
+            return self._add(scope, text)
+        except StorageFull as refusal:
+            count_refusal(self._telemetry, refusal, scope.tenant_id)  # only the model is told of it
+            raise
+
+    def _add(self, scope: Scope, text: str) -> int:
         note = {"id": new_id(), "text": text, "created_at": utc_now()}
         owner = {"tenant_id": scope.tenant_id, "user_id": scope.user_id, "session_id": scope.session_id}
         with self._db.transaction() as db:

@@ -6,7 +6,7 @@ Which statements make up a turn's beginning and end, and in which order, is told
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from typing import NamedTuple
@@ -69,6 +69,7 @@ class SqlChatTransaction:
         self._now: datetime | None = None
         self._chat: _ChatRow | None = None
         self._has_read = False
+        self.tell_when_over: Callable[[bool], object] | None = None
         if db.dialect != "sqlite":  # there, the whole transaction is one lock
             self._run(LOCK_CHAT)
 
@@ -268,6 +269,9 @@ class SqlChatTransaction:
         entry = AuditEntry.of(self._scope, "chat-deleted", f"session:{self._scope.session_id}")
         self._run_later(ADD_AUDIT_ENTRY, **entry.values())
 
+    def when_over(self, tell: Callable[[bool], object]) -> None:
+        self.tell_when_over = tell
+
     def _run(self, statement: Statement, **values: object) -> Result:
         return self._db.run(statement, {**self._own, **values})
 
@@ -296,8 +300,20 @@ class SqlTurnStore:
 
     @contextmanager
     def chat(self, scope: Scope, key: str | None = None) -> Iterator[SqlChatTransaction]:
-        with self._db.transaction(scope.tenant_id) as db:
-            yield SqlChatTransaction(db, scope, self._cells.rows(db), self._room, key)
+        chat, is_stored = None, False
+        try:
+            with self._db.transaction(scope.tenant_id) as db:
+                chat = SqlChatTransaction(db, scope, self._cells.rows(db), self._room, key)
+                yield chat
+            is_stored = True
+        finally:
+            if chat is not None and chat.tell_when_over is not None:
+                chat.tell_when_over(is_stored)
+
+    def has_ended(self, scope: Scope, turn_id: str, status: str, ended_at: datetime) -> bool:
+        same = (in_session(scope, Turn), Turn.id == turn_id, Turn.status == status, Turn.ended_at == ended_at)
+        with self._db.reading() as db:
+            return db.scalar(select(Turn.id).where(*same)) is not None
 
     def find(self, scope: Scope, turn_id: str) -> TurnRecord:
         messages = select(Message.role, Message.content, Message.html, Message.renderer).where(

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
 from sqlalchemy import func, select
 
+from agentapp.storage.audit_log import AuditEntry, add_entry
 from agentapp.storage.db import Database
 from agentapp.storage.models import Tenant
 from agentapp.storage.operator_models import AuditRow
+from agentapp.telemetry.violations import FoundViolation
 
 VIOLATED = "isolation-violated"
 
@@ -26,8 +29,16 @@ class SeenViolation:
 
 
 class ViolationLog:
+    """A `telemetry.jobs.ViolationStore`. The subject of a row is the kind of violation."""
+
     def __init__(self, db: Database) -> None:
         self._db = db
+
+    def add(self, found: Sequence[FoundViolation]) -> None:
+        with self._db.writing() as db:
+            for each in found:
+                tenant_id, request_id = each.tenant_id or None, each.request_id or "-"
+                add_entry(db, AuditEntry(VIOLATED, each.kind, tenant_id, request_id=request_id))
 
     def page(self, tenant_id: str | None, before: int | None, count: int) -> list[SeenViolation]:
         """The newest first, beginning after that one. There are few of this action, so its index finds them;

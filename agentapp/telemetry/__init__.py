@@ -5,5 +5,6 @@ twin that reports to nobody.
 from agentapp.telemetry.alerts import Alert, PendingAlerts
 from agentapp.telemetry.protocol import NullTelemetry, Telemetry
 from agentapp.telemetry.violations import Violations
+from agentapp.telemetry.wait import Wait
 
-__all__ = ["Alert", "NullTelemetry", "PendingAlerts", "Telemetry", "Violations"]
+__all__ = ["Alert", "NullTelemetry", "PendingAlerts", "Telemetry", "Violations", "Wait"]

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from math import inf
 from types import MappingProxyType
 from typing import Literal
 
@@ -56,10 +55,6 @@ class Metric:
     @property
     def minute_name(self) -> str:
         return self.name.removesuffix("_total").removesuffix("_seconds")
-
-    def bucket_of(self, value: float) -> str:
-        """The upper end of the bucket, as it is written in `minute_counts`."""
-        return f"{next((bound for bound in self.buckets if value <= bound), inf):g}"
 
 
 def _counter(name: str, text: str, *, by_minute: bool = False, **labels: tuple[str, ...]) -> Metric:

@@ -6,7 +6,7 @@ import os
 import resource
 import socket
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Protocol
@@ -14,6 +14,7 @@ from typing import Protocol
 from agentapp.telemetry.catalogue import LIVE
 from agentapp.telemetry.measurements import Measurements
 from agentapp.telemetry.minutes import MinuteKey
+from agentapp.telemetry.violations import FoundViolation
 
 STORE_SECONDS = 1.0
 REPORT_SECONDS = 5.0
@@ -27,6 +28,10 @@ class WorkerReports(Protocol):
     def report(
         self, worker: str, host: str, pid: int, started_at: datetime, numbers: Mapping[str, float]
     ) -> None: ...
+
+
+class ViolationStore(Protocol):
+    def add(self, found: Sequence[FoundViolation]) -> None: ...
 
 
 class StoreCounts:
@@ -43,9 +48,9 @@ class StoreCounts:
             try:
                 self._store.add(counts)
             except BaseException:
-                self._telemetry.minutes.put_back(counts)
+                self._telemetry.minutes.put_back()
                 raise
-            self._telemetry.stored(counts)
+            self._telemetry.stored()
         return False
 
 
@@ -87,10 +92,32 @@ class FindLeftovers:
 
     name = "find leftovers"
 
-    def __init__(self, telemetry: Measurements, take_left_over: Callable[[], list[str]]) -> None:
+    def __init__(
+        self, telemetry: Measurements, take_left_over: Callable[[], Sequence[tuple[str, str]]]
+    ) -> None:
         self._telemetry, self._take_left_over = telemetry, take_left_over
 
     def run(self, now: float) -> bool:
-        for request_id in self._take_left_over():
-            self._telemetry.violation("agent-left", "agents have outlived their turn", request_id)
+        for request_id, tenant_id in self._take_left_over():
+            detail = "agents have outlived their turn"
+            self._telemetry.violation("agent-left", detail, request_id, tenant_id=tenant_id)
+        return False
+
+
+class StoreViolations:
+    """Each violation of isolation becomes a row of the audit log, after the request that it was found in."""
+
+    name = "store violations"
+
+    def __init__(self, telemetry: Measurements, store: ViolationStore) -> None:
+        self._telemetry, self._store = telemetry, store
+
+    def run(self, now: float) -> bool:
+        found = self._telemetry.take_found()
+        if found:
+            try:
+                self._store.add(found)
+            except BaseException:
+                self._telemetry.put_back_found(found)
+                raise
         return False

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import OrderedDict
-from collections.abc import Mapping
+from math import inf
 
 from agentapp.telemetry.alerts import SEVERITIES, Alert
-from agentapp.telemetry.catalogue import METRICS, VIOLATIONS
+from agentapp.telemetry.catalogue import METRICS, VIOLATIONS, Metric
 from agentapp.telemetry.metrics import UNSTORED, Metrics
-from agentapp.telemetry.minutes import MinuteCounts, MinuteKey
+from agentapp.telemetry.minutes import MinuteCounts
 from agentapp.telemetry.violations import Violations
 
 SLOW_RESET_SECONDS = 5.0
@@ -21,49 +22,58 @@ class Measurements(Violations):
     def __init__(self) -> None:
         super().__init__()
         self.metrics, self.minutes = Metrics(), MinuteCounts()
-        self._by_minute = {metric.name: metric for metric in METRICS if metric.by_minute}
+        self._counted = {m.name: m.minute_name for m in METRICS if m.by_minute and m.kind == "counter"}
+        self._observed = {m.name: _ByBucket(m) for m in METRICS if m.by_minute and m.kind == "histogram"}
         self._violating: OrderedDict[str, None] = OrderedDict()  # requests that were counted already
 
     def count(self, name: str, amount: float = 1, /, *, tenant_id: str = "", **labels: str) -> None:
         self.metrics.count(name, amount, labels)
-        if (metric := self._by_minute.get(name)) is not None:
-            self.minutes.add(metric.minute_name, int(amount), tenant_id, "/".join(labels.values()))
+        if (by_minute := self._counted.get(name)) is not None:
+            self.minutes.add(by_minute, int(amount), tenant_id, "/".join(labels.values()) if labels else "")
 
     def observe(self, name: str, value: float, /, **labels: str) -> None:
         self.metrics.observe(name, value, labels)
-        if (metric := self._by_minute.get(name)) is not None:
-            self.minutes.add(metric.minute_name, 1, label=metric.bucket_of(value))
-        if name == "agent_reset_seconds" and value > SLOW_RESET_SECONDS:
+        if (by_minute := self._observed.get(name)) is not None:
+            self.minutes.add(by_minute.name, 1, "", by_minute.bucket_of(value))
+        if value > SLOW_RESET_SECONDS and name == "agent_reset_seconds":
             self.alert("reset-slow", f"the agents of a turn took {value:.1f} s to forget it")
 
     def gauge(self, name: str, value: float, /, **labels: str) -> None:
         self.metrics.gauge(name, value, labels)
 
-    def check(self, amount: int = 1, /) -> None:
-        self.count("isolation_checks_total", amount)
+    def check(self, amount: int = 1, /, *, tenant_id: str = "") -> None:
+        self.count("isolation_checks_total", amount, tenant_id=tenant_id)
 
-    def request_checked(self) -> None:
-        self.count("isolation_requests_total")
-        self.metrics.count(UNSTORED.name, 1, {"count": "requests"})
+    def request_checked(self, *, tenant_id: str = "") -> None:
+        self.count("isolation_requests_total", tenant_id=tenant_id)
 
-    def violation(self, kind: str, detail: str, /, request_id: str = "") -> None:
-        super().violation(kind, detail, request_id)
-        self.count("isolation_violations_total", kind=kind if kind in VIOLATIONS else "other")
+    def violation(self, kind: str, detail: str, /, request_id: str = "", *, tenant_id: str = "") -> None:
+        super().violation(kind, detail, request_id, tenant_id=tenant_id)
+        kind = kind if kind in VIOLATIONS else "other"
+        self.count("isolation_violations_total", tenant_id=tenant_id, kind=kind)
         if self._is_first_of(request_id):
-            self.count("isolation_violating_total")
-            self.metrics.count(UNSTORED.name, 1, {"count": "violating"})
+            self.count("isolation_violating_total", tenant_id=tenant_id)
+            self.metrics.count(UNSTORED.name, 1, {})
         self.alert("isolation-score", "The isolation score is below 1: a check of isolation has failed.")
 
     def _raised(self, alert: Alert) -> None:
         super()._raised(alert)
         self.count("alerts_total", kind=alert.kind, severity=SEVERITIES[alert.kind])
 
-    def stored(self, counts: Mapping[MinuteKey, int]) -> None:
-        """These are in the database now."""
-        for count in ("requests", "violating"):
-            amount = sum(n for key, n in counts.items() if key.name == f"isolation_{count}")
-            if amount:
-                self.metrics.count(UNSTORED.name, -amount, {"count": count})
+    def unstored(self, tenant_id: str | None = None) -> tuple[float, float]:
+        """Requests that were checked in this worker and are not in the database yet, and those in which
+        isolation was violated: of one tenant in this worker, or of all in all workers.
+        """
+        requests = self.minutes.total("isolation_requests", tenant_id)
+        if tenant_id is None:
+            return requests, self.metrics.unstored()
+        return requests, self.minutes.total("isolation_violating", tenant_id)
+
+    def stored(self) -> None:
+        """The counts that were taken are in the database now."""
+        violating = self.minutes.stored().get("isolation_violating", 0)
+        if violating:
+            self.metrics.count(UNSTORED.name, -violating, {})
 
     def _is_first_of(self, request_id: str) -> bool:
         """A request that violates isolation twice counts as one. Without an id it counts each time."""
@@ -76,6 +86,18 @@ class Measurements(Violations):
         return True
 
 
+class _ByBucket:
+    """The upper ends of a histogram's buckets, as they are written in `minute_counts`."""
+
+    def __init__(self, metric: Metric) -> None:
+        self.name, self._bounds = metric.minute_name, metric.buckets
+        self._labels = tuple(f"{bound:g}" for bound in (*metric.buckets, inf))
+
+    def bucket_of(self, value: float) -> str:
+        return self._labels[bisect_left(self._bounds, value)]
+
+
 def isolation_score(requests: float, violating: float) -> float | None:
     """1 if no request violated isolation; None if none was checked: that is unknown, and not good."""
-    return max(0.0, 1 - violating / requests) if requests > 0 else None
+    requests = max(requests, violating)
+    return 1 - violating / requests if requests > 0 else None

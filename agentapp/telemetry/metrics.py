@@ -16,9 +16,9 @@ from prometheus_client.registry import Collector
 from agentapp.telemetry.catalogue import METRICS, OTHER, PREFIX, Metric
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-# What is not in the database yet, of the counts that the isolation score is made of.
+# So that the isolation score falls at once, whichever worker is asked for it.
 UNSTORED = Metric(
-    "gauge", "isolation_unstored", "Not in the database yet.", {"count": ("requests", "violating")}
+    "gauge", "isolation_unstored", "Requests that violated isolation and are not in the database yet."
 )
 
 
@@ -66,13 +66,10 @@ class Metrics:
     def gauge(self, name: str, value: float, labels: Mapping[str, str]) -> None:
         self._series_of(name, labels).set(value)
 
-    def unstored(self) -> tuple[float, float]:
-        """Of all workers: requests checked, and those in which isolation was violated."""
-        found = {"requests": 0.0, "violating": 0.0}
-        for family in self._collected().collect():
-            if family.name == PREFIX + UNSTORED.name:
-                found.update({sample.labels["count"]: sample.value for sample in family.samples})
-        return found["requests"], found["violating"]
+    def unstored(self) -> float:
+        """Requests of all workers in which isolation was violated, as far as they are not stored yet."""
+        families = [each for each in self._collected().collect() if each.name == PREFIX + UNSTORED.name]
+        return float(sum(sample.value for family in families for sample in family.samples))
 
     def exposition(self, more: Iterable[GaugeNow] = ()) -> bytes:
         """What Prometheus reads."""

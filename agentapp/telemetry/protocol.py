@@ -17,13 +17,13 @@ class Telemetry(Protocol):
     def gauge(self, name: str, value: float, /, **labels: str) -> None:
         """There are so many of something now."""
 
-    def check(self, amount: int = 1, /) -> None:
-        """So many checks of isolation were made."""
+    def check(self, amount: int = 1, /, *, tenant_id: str = "") -> None:
+        """So many checks of isolation were made; in this tenant, as above."""
 
-    def request_checked(self) -> None:
+    def request_checked(self, *, tenant_id: str = "") -> None:
         """One more request has gone through all checks."""
 
-    def violation(self, kind: str, detail: str, /, request_id: str = "") -> None:
+    def violation(self, kind: str, detail: str, /, request_id: str = "", *, tenant_id: str = "") -> None:
         """A check has found that isolation was broken, or nearly was. That is an alert too."""
 
     def alert(self, kind: str, detail: str, /, *, subject: str = "", tenant_id: str | None = None) -> None:
@@ -42,13 +42,13 @@ class NullTelemetry:
     def gauge(self, name: str, value: float, /, **labels: str) -> None:
         pass
 
-    def check(self, amount: int = 1, /) -> None:
+    def check(self, amount: int = 1, /, *, tenant_id: str = "") -> None:
         pass
 
-    def request_checked(self) -> None:
+    def request_checked(self, *, tenant_id: str = "") -> None:
         pass
 
-    def violation(self, kind: str, detail: str, /, request_id: str = "") -> None:
+    def violation(self, kind: str, detail: str, /, request_id: str = "", *, tenant_id: str = "") -> None:
         pass
 
     def alert(self, kind: str, detail: str, /, *, subject: str = "", tenant_id: str | None = None) -> None:

@@ -4,14 +4,23 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections import Counter
+from collections import Counter, deque
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from agentapp.telemetry.alerts import SEVERITIES, Alert, PendingAlerts
 from agentapp.telemetry.protocol import NullTelemetry
 
 REUSED = "instance-reused"
+MAX_PENDING = 1000  # beyond that, the oldest are only counted
 
 log = logging.getLogger(__name__)
+
+
+class FoundViolation(NamedTuple):
+    kind: str
+    request_id: str
+    tenant_id: str
 
 
 class Violations(NullTelemetry):
@@ -21,14 +30,27 @@ class Violations(NullTelemetry):
         self.pending_alerts = PendingAlerts()
         self._lock = threading.Lock()
         self._counts: Counter[str] = Counter()
+        self._found: deque[FoundViolation] = deque(maxlen=MAX_PENDING)  # not in the audit log yet
 
     def counts(self) -> dict[str, int]:
         with self._lock:
             return dict(self._counts)
 
-    def violation(self, kind: str, detail: str, /, request_id: str = "") -> None:
+    def take_found(self) -> Sequence[FoundViolation]:
+        """Those that are not in the audit log yet."""
+        with self._lock:
+            taken, self._found = self._found, deque(maxlen=MAX_PENDING)
+        return tuple(taken)
+
+    def put_back_found(self, found: Sequence[FoundViolation]) -> None:
+        """They could not be stored."""
+        with self._lock:
+            self._found = deque((*found, *self._found), maxlen=MAX_PENDING)
+
+    def violation(self, kind: str, detail: str, /, request_id: str = "", *, tenant_id: str = "") -> None:
         with self._lock:
             self._counts[kind] += 1
+            self._found.append(FoundViolation(kind, request_id, tenant_id))
         log.error("isolation violation (%s) in request %s: %s", kind, request_id or "-", detail)
         alert = REUSED if kind == REUSED else "cross-request-leak"
         self._raised(Alert(alert, f"{kind}: {detail}", subject=kind, request_id=request_id))

@@ -5,23 +5,23 @@ from __future__ import annotations
 from agentapp.errors import NotFound
 from agentapp.events import TurnResult, agent_of, text_of
 from agentapp.guardrails.cell import Key
-from agentapp.guardrails.guard import Guardrails
 from agentapp.isolation import Scope
+from agentapp.turns.ends import TurnEnds
 from agentapp.turns.leases import Leases
 from agentapp.turns.stores import ChatTransaction, TurnStore
 from agentapp.turns.values import RunningTurn, Spent
 
 
-def interrupt_abandoned(store: TurnStore, guardrails: Guardrails, scope: Scope, leases: Leases) -> None:
+def interrupt_abandoned(store: TurnStore, ends: TurnEnds, scope: Scope, leases: Leases) -> None:
     """If the chat's running turn has lost its worker, store that it was interrupted. Only once: a second
     worker that comes to it finds nothing running.
     """
     with store.chat(scope) as chat:
         if chat.title is not None:
-            find_running(chat, guardrails, scope, leases)
+            find_running(chat, ends, scope, leases)
 
 
-def find_running(chat: ChatTransaction, guardrails: Guardrails, scope: Scope, leases: Leases) -> str | None:
+def find_running(chat: ChatTransaction, ends: TurnEnds, scope: Scope, leases: Leases) -> str | None:
     """The turn of this chat that is alive, if there is one. One that has lost its worker is interrupted
     first: it must not keep the chat from going on. One whose worker is only slow is alive.
     """
@@ -38,13 +38,12 @@ def find_running(chat: ChatTransaction, guardrails: Guardrails, scope: Scope, le
         chat.add_message(running.id, "assistant", result.reply)
     if running.reservation is not None:
         chat.leave_charge(running.id, Spent.of(result))
-        guardrails.settle(chat.cells, scope, running.reservation, result, chat.other_running_turns)
-        chat.add_usage(running.reservation, result)
+    ends.settle(chat, scope, running.id, running.reservation, result)
     chat.remove_live_turn(running.id)
     return None
 
 
-def delete_chat(store: TurnStore, guardrails: Guardrails, scope: Scope) -> None:
+def delete_chat(store: TurnStore, ends: TurnEnds, scope: Scope) -> None:
     """Delete the chat and all that was said in it."""
     with store.chat(scope) as chat:
         if chat.title is None:
@@ -53,8 +52,7 @@ def delete_chat(store: TurnStore, guardrails: Guardrails, scope: Scope) -> None:
         if running is not None and running.reservation is not None:
             result = _charged(chat, running, TurnResult("stopped"))
             chat.leave_charge(running.id, Spent.of(result))
-            guardrails.settle(chat.cells, scope, running.reservation, result, chat.other_running_turns)
-            chat.add_usage(running.reservation, result)
+            ends.settle(chat, scope, running.id, running.reservation, result)
         chat.delete_chat()
         chat.cells.remove(Key("session", scope.session_id))
 

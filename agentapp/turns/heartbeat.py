@@ -33,10 +33,13 @@ class Job(Protocol):
 
 @dataclass(slots=True)
 class ScheduledJob:
-    """``every`` is the least number of seconds between two runs; 0 is at each beat."""
+    """``every`` is the least number of seconds between two runs; 0 is at each beat. If told ``at_close``, it
+    runs once more when the heartbeat ends.
+    """
 
     job: Job
     every: float = 0.0
+    at_close: bool = False
     last_run: float = float("-inf")
 
 
@@ -89,6 +92,7 @@ class Heartbeat:  # agentapp: shared ok - changed by its own thread alone, and o
         self._wake.set()
         if thread is not None and self._pid == os.getpid():
             thread.join()
+            self._run_last()
 
     def beat(self, due: float | None = None) -> bool:
         """Run every job that is due. Whether there will be more to do in a moment. ``due`` is when this beat
@@ -105,6 +109,13 @@ class Heartbeat:  # agentapp: shared ok - changed by its own thread alone, and o
         self._telemetry.gauge("heartbeat_lag_seconds", lag, thread=self.name)
         self._on_lag(lag)
         return busy
+
+    def _run_last(self) -> None:
+        for job in [scheduled.job for scheduled in self.jobs if scheduled.at_close]:
+            try:
+                self._run_job(job, time.monotonic())
+            except Exception as error:
+                log.warning("heartbeat: at its end it could not %s: %s", job.name, described(error))
 
     def _run_job(self, job: Job, now: float) -> bool:
         with self._binder.bound(RequestScope(request_id=f"heartbeat-{new_id()}")):

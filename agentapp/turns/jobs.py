@@ -11,6 +11,7 @@ from agentapp.isolation import Binder, Scope
 from agentapp.logs import described
 from agentapp.turns.abandoned import interrupt_abandoned
 from agentapp.turns.draining import Draining
+from agentapp.turns.ends import TurnEnds
 from agentapp.turns.feed import Subscriptions
 from agentapp.turns.leases import Leases
 from agentapp.turns.local import LocalTurns
@@ -143,6 +144,22 @@ class CountSucceededTurns:
         return False
 
 
+class CountUncountedTurns:
+    name = "count the turns that a killed worker has stored and not counted"
+
+    def __init__(self, store: TurnStore, ends: TurnEnds) -> None:
+        self._store, self._ends = store, ends
+
+    def run(self, now: float) -> bool:
+        uncounted = self._ends.uncounted
+        for slot, end in uncounted.left().items():
+            if self._store.has_ended(end.scope, end.turn_id, end.status, end.ended_at):
+                self._ends.count(end)
+                self._ends.count_failure(end)
+            uncounted.clear(slot)
+        return False
+
+
 class AddToSearchIndex:
     name = "put new messages into the index of the search"
 
@@ -183,9 +200,9 @@ class InterruptAbandonedTurns:  # agentapp: shared ok - changed by the heartbeat
     name = "interrupt turns that have lost their worker"
 
     def __init__(
-        self, store: TurnStore, live: LiveTurnStore, guardrails: Guardrails, leases: Leases, binder: Binder
+        self, store: TurnStore, live: LiveTurnStore, ends: TurnEnds, leases: Leases, binder: Binder
     ) -> None:
-        self._store, self._live, self._guardrails = store, live, guardrails
+        self._store, self._live, self._ends = store, live, ends
         self._leases, self._binder = leases, binder
         self._trusts_leases_from = 0.0
         self._failing: set[str] = set()  # the chats whose turn could not be interrupted
@@ -208,7 +225,7 @@ class InterruptAbandonedTurns:  # agentapp: shared ok - changed by the heartbeat
         for scope in sorted(chats, key=lambda scope: scope.session_id in self._failing):
             try:
                 with self._binder.bound(scope):
-                    interrupt_abandoned(self._store, self._guardrails, scope, self._leases)
+                    interrupt_abandoned(self._store, self._ends, scope, self._leases)
             except Exception as error:
                 if scope.session_id not in self._failing:  # told once: it is tried again and again
                     failed = "a turn of chat %s that has lost its worker could not be interrupted: %s"

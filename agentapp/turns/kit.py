@@ -19,9 +19,11 @@ from agentapp.guardrails.admission import MaxCost, Reservation
 from agentapp.guardrails.guard import Guardrails
 from agentapp.isolation import Scope
 from agentapp.telemetry import Telemetry
+from agentapp.turns.ends import TurnEnds
 from agentapp.turns.leases import Leases
 from agentapp.turns.live_agents import LiveAgents
 from agentapp.turns.stores import TurnStore
+from agentapp.turns.uncounted import UncountedTurns
 from agentapp.turns.values import Spent
 
 
@@ -43,6 +45,11 @@ class TurnKit:
     live_agents: LiveAgents
     render: Callable[[str], Rendered]
     traces: Traces = field(default_factory=NoTraces)
+    uncounted: UncountedTurns = field(default_factory=UncountedTurns)
+
+    @property
+    def ends(self) -> TurnEnds:
+        return TurnEnds(self.guardrails, self.telemetry, self.uncounted)
 
     def max_cost(self) -> MaxCost:
         """The most a turn can cost. It is reserved before the first call of the model."""
@@ -93,4 +100,6 @@ class TurnKit:
         self.telemetry.observe("agent_reset_seconds", time.perf_counter() - began)
 
     def report(self, violated: IsolationViolated) -> None:
-        self.telemetry.violation(violated.kind, str(violated), violated.request_id)
+        self.telemetry.violation(
+            violated.kind, str(violated), violated.request_id, tenant_id=violated.tenant_id
+        )

@@ -8,17 +8,24 @@ import time
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from agentapp.agents.team import Crew
 
 KEPT_SECONDS = 10.0  # after the end of a turn: whoever plays or reads it may be slow to let go of it
 
 
+class CrewOf(NamedTuple):
+    """The request that it was made for. Not its scope, which would outlive the turn here."""
+
+    request_id: str
+    tenant_id: str
+
+
 @dataclass(slots=True)
 class _Made:
     crew: weakref.ref[Crew]
-    request_id: str
+    made_for: CrewOf
     agents: int
     ended_at: float | None = None
 
@@ -37,23 +44,24 @@ class LiveAgents:
             return sum(each.agents for each in self._made.values() if each.ended_at is None)
 
     def add(self, crew: Crew) -> None:
+        made_for = CrewOf(crew.scope.request_id, crew.scope.tenant_id)
         with self._lock:
-            self._made[id(crew)] = _Made(weakref.ref(crew), crew.scope.request_id, len(crew.agents))
+            self._made[id(crew)] = _Made(weakref.ref(crew), made_for, len(crew.agents))
 
     def release(self, crew: Crew) -> None:
         """Its turn is over: soon nobody should have it any more."""
         with self._lock:
             self._made[id(crew)].ended_at = self._clock()
 
-    def take_left_over(self) -> list[str]:
-        """The requests whose crews somebody still has though they should be gone. Each is told once."""
+    def take_left_over(self) -> list[CrewOf]:
+        """Whose crews are still there because somebody keeps them. Each is told once."""
         if self._late():
             gc.collect()  # what only refers to itself is not kept by anybody
         left = self._late()
         with self._lock:
             for key in [key for key, made in self._made.items() if made.crew() is None]:
                 del self._made[key]
-            return [made.request_id for key in left if (made := self._made.pop(key, None)) is not None]
+            return [made.made_for for key in left if (made := self._made.pop(key, None)) is not None]
 
     def _late(self) -> list[int]:
         """The crews that are still there though their turn ended a while ago."""

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 
-from agentapp.errors import ForeignEvents, GuardrailRefused
+from agentapp.errors import ForeignEvents
 from agentapp.guardrails.guard import Standing
 from agentapp.guardrails.streams import StreamSlot, StreamSlots
 from agentapp.isolation import Binder, Scope
@@ -18,6 +18,7 @@ from agentapp.turns.heartbeat import IDLE_SECONDS, Heartbeat, Heartbeats, Schedu
 from agentapp.turns.jobs import (
     AddToSearchIndex,
     CountSucceededTurns,
+    CountUncountedTurns,
     EndDisplacedStreams,
     EndStreamsOfEndedLogins,
     EndTurnsOfEndingWorker,
@@ -62,7 +63,7 @@ class TurnService:
 
         The same message with the same key once more is the same turn.
         """
-        with self._refusals_counted(scope), ExitStack() as held:
+        with ExitStack() as held:
             slot = self._hold(self.slots.take_for_turn(scope.user_id, scope.tenant_id), held)
             begun = Turn.begin(self.kit, scope, message)
             if isinstance(begun, RepeatedMessage):
@@ -77,7 +78,7 @@ class TurnService:
 
     def follow(self, scope: Scope, turn_id: str, after: int = 0, login: str | None = None) -> Subscription:
         """The events of a turn after that number, whichever worker plays it."""
-        with self._refusals_counted(scope), ExitStack() as held:
+        with ExitStack() as held:
             slot = self._hold(self.slots.take_for_follower(scope.user_id, scope.tenant_id), held)
             feed = self._find_feed(scope, turn_id, held)
             return self._subscribe(scope, feed, after, login, held.pop_all(), slot)
@@ -98,7 +99,7 @@ class TurnService:
 
     def delete_chat(self, scope: Scope) -> None:
         """Delete the chat. What a turn under way has reserved is given back."""
-        delete_chat(self.kit.store, self.kit.guardrails, scope)
+        delete_chat(self.kit.store, self.kit.ends, scope)
 
     def start(self, threads: int, reserved: int) -> None:
         """This worker has so many threads; streams never take the reserved ones. From now on the worker also
@@ -116,15 +117,6 @@ class TurnService:
 
     def close(self) -> None:
         self.heartbeat.close()
-
-    @contextmanager
-    def _refusals_counted(self, scope: Scope) -> Iterator[None]:
-        try:
-            yield
-        except GuardrailRefused as refusal:
-            labels = {"code": refusal.code, "scope": refusal.scope}
-            self.kit.telemetry.count("refusals_total", tenant_id=scope.tenant_id, **labels)
-            raise
 
     def _hold(self, slot: StreamSlot, held: ExitStack) -> StreamSlot:
         held.callback(slot.release)
@@ -148,7 +140,7 @@ class TurnService:
 
     def _own(self, scope: Scope, feed: Feed) -> Feed:
         """The events that somebody is about to read are of the chat that was asked for."""
-        self.kit.telemetry.check()
+        self.kit.telemetry.check(tenant_id=scope.tenant_id)
         if feed.scope.of_same_chat(scope):
             return feed
         violated = ForeignEvents(scope, f"events of turn {feed.turn_id}")
@@ -188,7 +180,7 @@ def make_turn_service(
         Subscriptions(),
     )
     draining = Draining(local, remote, subscriptions)
-    abandoned = InterruptAbandonedTurns(kit.store, live, kit.guardrails, kit.leases, binder)
+    abandoned = InterruptAbandonedTurns(kit.store, live, kit.ends, kit.leases, binder)
     leases = kit.leases
     renewing = Heartbeat(
         "heartbeat-leases",
@@ -210,6 +202,7 @@ def make_turn_service(
             ScheduledJob(EndStreamsOfEndedLogins(logins, subscriptions), every=IDLE_SECONDS),
             ScheduledJob(GiveUpLostTurns(live, local, leases), every=IDLE_SECONDS),
             ScheduledJob(abandoned, every=IDLE_SECONDS),
+            ScheduledJob(CountUncountedTurns(kit.store, kit.ends), every=IDLE_SECONDS),
             *more_jobs,
             # Last: if the index is damaged, the jobs above run all the same.
             ScheduledJob(AddToSearchIndex(search_index), every=COUNT_SECONDS),

@@ -10,7 +10,7 @@ from typing import Protocol
 from agentapp.events import Event, Rendered, TurnResult, Usage, UsagePart
 from agentapp.guardrails.admission import Reservation
 from agentapp.guardrails.cell import Key
-from agentapp.guardrails.registry import Rows
+from agentapp.guardrails.changes import BreakerRows
 from agentapp.isolation import Scope
 from agentapp.turns.values import Lease, NewEvents, NewMessage, Place, RunningTurn, Spent, TurnRecord
 
@@ -107,8 +107,13 @@ class ChatTransaction(Protocol):
 
     def delete_chat(self) -> None: ...
 
+    def when_over(self, tell: Callable[[bool], object]) -> None:
+        """Have this called after the transaction: with True once it is committed, with False if it is not, or
+        if that is not known.
+        """
 
-class CellRows(Rows[Key], Protocol):
+
+class CellRows(BreakerRows, Protocol):
     def remove(self, key: Key) -> None: ...
 
 
@@ -120,6 +125,9 @@ class TurnStore(Protocol):
 
     def find(self, scope: Scope, turn_id: str) -> TurnRecord:
         """The turn, if it is the scope's own; otherwise `NotFound`."""
+
+    def has_ended(self, scope: Scope, turn_id: str, status: str, ended_at: datetime) -> bool:
+        """Whether it is stored that the turn ended like this at that moment."""
 
 
 class LiveTurnStore(Protocol):

@@ -22,6 +22,7 @@ from agentapp.agents.tool import ToolContext
 from agentapp.errors import (
     ForeignHistory,
     IdempotencyMismatch,
+    IsolationViolated,
     NotFound,
     StorageUnavailable,
     TurnFailed,
@@ -34,6 +35,7 @@ from agentapp.guardrails.cell import Key
 from agentapp.isolation import Scope
 from agentapp.logs import described
 from agentapp.turns.abandoned import find_running
+from agentapp.turns.ends import Ending
 from agentapp.turns.feed import Feed, NumberedEvent
 from agentapp.turns.history import history
 from agentapp.turns.kit import TurnKit
@@ -78,7 +80,8 @@ class Turn(Iterator[NumberedEvent | None]):
         self._loop: TurnLoop | None = None
         self._kit, self._started = kit, started
         self._began = time.monotonic() if began is None else began
-        self._is_stored = False
+        self._ending: Ending | None = None
+        self._has_violated = False
         self._halted: Future[Any] = Future()
         self._playing = self._play()
 
@@ -90,7 +93,7 @@ class Turn(Iterator[NumberedEvent | None]):
             if chat.title is None:
                 raise NotFound("There is no such chat.")
             # A turn whose worker died must not keep the chat from going on.
-            running = find_running(chat, kit.guardrails, scope, kit.leases)
+            running = find_running(chat, kit.ends, scope, kit.leases)
             text = _text_of(chat, message)
             # A repeated message comes before "still answering": it may be the answer under way that it means.
             if (repeated := _find_repeated(chat, text)) is not None:
@@ -182,6 +185,7 @@ class Turn(Iterator[NumberedEvent | None]):
         except TurnFailed as error:
             return without_frames(error)
         except Exception as error:
+            self._has_violated = isinstance(error, IsolationViolated)
             failed = "request %s: turn %s failed unexpectedly: %s"
             log.error(failed, self.scope.request_id, self.id, described(error))
             return TurnFailed("Something went wrong on our side while answering.")
@@ -213,9 +217,7 @@ class Turn(Iterator[NumberedEvent | None]):
 
     def _measure(self, result: TurnResult, checks: int) -> None:
         telemetry, usage = self._kit.telemetry, result.usage
-        telemetry.check(checks)
-        if self._is_stored:  # else it is counted by whoever ends it in its worker's place
-            telemetry.count("turns_total", tenant_id=self.scope.tenant_id, status=result.status)
+        telemetry.check(checks, tenant_id=self.scope.tenant_id)
         telemetry.observe("turn_seconds", time.monotonic() - self._began)
         telemetry.count("cost_usd_total", result.charged_microusd / 1_000_000)
         cached = {"cache_read": usage.cache_read_tokens, "cache_write": usage.cache_write_tokens}
@@ -240,7 +242,6 @@ class Turn(Iterator[NumberedEvent | None]):
             try:
                 if self._store(result, again=attempt > 0):
                     self._kit.telemetry.observe("settle_seconds", time.monotonic() - began)
-                    self._is_stored = True
                     return result
                 log.warning("turn %s was no longer running when it ended: %s", self.id, result.status)
                 return replace(result, status="interrupted", error_code=None, error_message=None)
@@ -262,17 +263,21 @@ class Turn(Iterator[NumberedEvent | None]):
         If it is done ``again``, the commit before may have worked although the connection broke off. Whoever
         else ends a turn leaves what was charged for it; so if nothing is left, that commit has worked.
         """
-        guardrails, scope = self._kit.guardrails, self.scope
+        scope = self.scope
         with self._kit.store.chat(scope) as chat:
             if not chat.end_turn(self.id, result, self.feed.events):
                 if (charged := chat.take_charge(self.id)) is None:
-                    return again and chat.ended_turn(self.id) == (result.status, result.usage)
+                    is_stored = again and chat.ended_turn(self.id) == (result.status, result.usage)
+                    if is_stored and self._ending is not None:
+                        chat.when_over(self._ending.over)
+                    return is_stored
                 self._charge_the_rest(chat, charged, result)
                 return self._store_after_all(chat, result)
             if result.reply:
                 chat.add_message(self.id, "assistant", result.reply, result.rendered)
-            guardrails.settle(chat.cells, scope, self._started.reservation, result, chat.other_running_turns)
-            chat.add_usage(self._started.reservation, result)
+            self._ending = self._kit.ends.settle(
+                chat, scope, self.id, self._started.reservation, result, violated=self._has_violated
+            )
             chat.remove_live_turn(self.id)
             return True
 

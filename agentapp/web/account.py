@@ -28,7 +28,7 @@ from agentapp.web.known_browser import remember_browser
 from agentapp.web.negotiation import wants_page
 from agentapp.web.parts import parts
 from agentapp.web.plots import Plot, Series, bar_plot
-from agentapp.web.problems import problem_of, status_of, with_retry_after
+from agentapp.web.problems import answer_with_page
 
 MAX_PASSWORD_CHARS = 4096
 NOTICES: Mapping[str, str] = MappingProxyType(
@@ -76,8 +76,7 @@ def change_password() -> ResponseReturnValue:
     except (WrongPassword, BadRequest, GuardrailRefused) as error:
         if not wants_page():
             raise
-        answer = Response(_page(password_problem=str(error)), status_of(error))
-        return with_retry_after(answer, problem_of(error))
+        return answer_with_page(_page(password_problem=str(error)), error)
     start_login(g.user, token)
     return remember_browser(_done("password"), g.user.name, None)
 

@@ -37,7 +37,7 @@ from agentapp.web.incoming import field, local_path, next_field
 from agentapp.web.known_browser import known_browser, remember_browser
 from agentapp.web.negotiation import wants_page
 from agentapp.web.parts import parts, request_id
-from agentapp.web.problems import problem_of, status_of, with_retry_after
+from agentapp.web.problems import answer_with_page, status_of
 from agentapp.web.sessions import Csrf, Sessions
 
 # In the signed cookie, only for `user_of` and `tenant_of`: it is the login that says who it is.
@@ -169,7 +169,7 @@ def login() -> ResponseReturnValue:
         if not wants_page():
             raise
         page = render_template("login.html", error=str(error), username=name, next=target)
-        return with_retry_after(Response(page, status_of(error)), problem_of(error))
+        return answer_with_page(page, error)
     start_login(user, token)
     return remember_browser(_redirect(target), user.name, browser)
 

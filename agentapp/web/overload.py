@@ -6,7 +6,7 @@ from flask import Flask, Response, render_template
 
 from agentapp.errors import Busy
 from agentapp.web.headers import add_headers
-from agentapp.web.parts import parts
+from agentapp.web.parts import Parts, parts
 from agentapp.web.problems import problem_answer, problem_of
 
 
@@ -19,7 +19,13 @@ def init_app(app: Flask) -> None:
         with app.test_request_context(headers={"Accept": "application/json"}):
             return _as_bytes(_answer(wants_page, parts().pages.busy(most, retry_after)))
 
+    def note_busy(tenant_id: str) -> None:
+        """The answers are kept, so each that is sent is counted here."""
+        own: Parts = app.extensions["agentapp"]
+        own.telemetry.count("refusals_total", tenant_id=tenant_id, code=Busy.code, scope="server")
+
     app.extensions["agentapp.busy_answer"] = busy_answer
+    app.extensions["agentapp.note_busy"] = note_busy
 
 
 def _answer(wants_page: bool, refusal: Busy) -> Response:

@@ -83,6 +83,7 @@ class Parts:
         """
         if metrics is not None and seats is not None:
             self.telemetry.metrics.join(metrics, seats[1])
+            self.turns.kit.uncounted.join(metrics, seats[1])
         if seats is not None and not self.seats.join(*seats):
             log.warning("this worker counts streams and pages by itself: it cannot use the shared memory")
         if write_token is not None:

@@ -16,10 +16,12 @@ from flask_wtf.csrf import CSRFError
 from werkzeug.exceptions import HTTPException, RequestEntityTooLarge
 
 from agentapp import errors
+from agentapp.isolation import UserScope
 from agentapp.logs import described
+from agentapp.telemetry.refusals import count_refusal
 from agentapp.web.audit_notes import note_denied_lookup
 from agentapp.web.negotiation import wants_page
-from agentapp.web.parts import request_id
+from agentapp.web.parts import parts, request_id
 
 
 class ProblemKind(NamedTuple):
@@ -114,14 +116,27 @@ def problem_answer(body: Problem, status: int | None = None) -> Response:
         answer = Response(render_template("problem.html", problem=body, status=status), status)
     else:
         answer = Response(json.dumps(body), status, mimetype="application/problem+json")
-    return with_retry_after(answer, body)
+    return _with_retry_after(answer, body)
 
 
-def with_retry_after(answer: Response, body: Problem) -> Response:
+def answer_with_page(page: str, error: errors.AgentappError) -> Response:
+    """The answer to a request that failed, as one of our pages that tells why."""
+    _count_if_refused(error)
+    return _with_retry_after(Response(page, status_of(error)), problem_of(error))
+
+
+def _with_retry_after(answer: Response, body: Problem) -> Response:
     """Add the header that says when to come back, if the body says it."""
     if body["retry_after"] is not None:
         answer.headers["Retry-After"] = str(body["retry_after"])
     return answer
+
+
+def _count_if_refused(error: errors.AgentappError) -> None:
+    """Each refusal of a guardrail is answered here, but for two: see `web.overload` and `storage.notes`."""
+    if isinstance(error, errors.GuardrailRefused):
+        scope = g.get("scope")
+        count_refusal(parts().telemetry, error, scope.tenant_id if isinstance(scope, UserScope) else "")
 
 
 def _answer_own_error(error: errors.AgentappError) -> ResponseReturnValue:
@@ -134,6 +149,7 @@ def _answer_own_error(error: errors.AgentappError) -> ResponseReturnValue:
         note_denied_lookup()
     if isinstance(error, errors.StorageUnavailable) and not isinstance(error, errors.DiskFull):
         log.error("request %s: storage: %s", request_id(), _reason(error))
+    _count_if_refused(error)
     return problem_answer(problem_of(error))
 
 

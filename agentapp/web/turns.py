@@ -28,7 +28,7 @@ from agentapp.web.hooks import chat_scope
 from agentapp.web.incoming import key_field, last_event_number, message_field, turn_field
 from agentapp.web.negotiation import EVENTS, JSON, PAGE, answer_kind, wants_page
 from agentapp.web.parts import parts
-from agentapp.web.problems import problem, problem_answer, problem_of, status_of, with_retry_after
+from agentapp.web.problems import answer_with_page, problem, problem_answer
 from agentapp.web.sse import Client, EventStream, PlayedEventStream
 
 # A plain form waits for its answer, but not for ever: the page then shows how far the answer is, and can stop
@@ -86,7 +86,7 @@ def _send(read: Callable[[], NewMessage]) -> ResponseReturnValue:
     except Refused as error:
         if not isinstance(error, SHOWN_ON_CHAT_PAGE) or not wants_page():
             raise
-        return with_retry_after(Response(chat_page(error), status_of(error)), problem_of(error))
+        return answer_with_page(chat_page(error), error)
     environ.get(HAS_BEGUN, _tell_nobody)()
     if kind == EVENTS:
         return _event_stream(subscription, client)

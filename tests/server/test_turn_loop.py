@@ -22,6 +22,7 @@ class Sent(SimpleNamespace):
     """What of a connection is needed here. It can be a key, as a connection can."""
 
     __hash__ = object.__hash__
+    user = None
 
 
 class Loop(TurnLoop):
@@ -33,7 +34,7 @@ class Loop(TurnLoop):
         self.over = threading.Event()
         self.refused: list[Any] = []
         self._shedding, self._beginning, self._busy_answers = Shedding(), {}, {}
-        self.configure_turns(MOST_TURNS, lambda user: None, self._made)
+        self.configure_turns(MOST_TURNS, lambda user: None, self._made, lambda tenant: None)
 
     def send(self, user: str) -> Any:
         sent = Sent(incoming=SimpleNamespace(wants_page=False))

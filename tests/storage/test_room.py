@@ -134,12 +134,12 @@ class People:
     def interrupted(self) -> None:
         chat = self.chat()
         self.begin(chat, NewMessage(self.words()), OVER)
-        interrupt_abandoned(self.stores.turns, self.stores.guardrails, chat, Leases())
+        interrupt_abandoned(self.stores.turns, self.stores.kit().ends, chat, Leases())
 
     def interrupted_and_saved_after_all(self) -> None:
         chat = self.chat()
         late = self.begin(chat, NewMessage(self.words()), OVER)
-        interrupt_abandoned(self.stores.turns, self.stores.guardrails, chat, Leases())
+        interrupt_abandoned(self.stores.turns, self.stores.kit().ends, chat, Leases())
         assert settle(late)
 
     def interrupted_by_the_next(self) -> None:

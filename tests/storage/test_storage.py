@@ -21,6 +21,7 @@ from agentapp.errors import IdempotencyMismatch, NotBound, NotFound, StorageUnav
 from agentapp.events import Rendered, TurnResult, Usage
 from agentapp.guardrails import BreakerPolicy, CellPolicy, Cells, Registry
 from agentapp.guardrails.admission import Reservation, TurnCells
+from agentapp.guardrails.changes import Settled
 from agentapp.guardrails.guard import Guardrails
 from agentapp.isolation import RequestScope, Scope, ThreadBinder, UserScope
 from agentapp.storage.accounts import Accounts
@@ -94,7 +95,7 @@ class Stores:
         )
 
     def delete_chat(self, scope: Scope) -> None:
-        delete_chat(self.turns, self.guardrails, scope)
+        delete_chat(self.turns, self.kit().ends, scope)
 
     def held(self, scope: Scope) -> dict[str, tuple[int, int]]:
         """How many turns are under way, and how much is reserved for them."""
@@ -267,10 +268,11 @@ def test_a_turn_that_ends_while_it_is_given_up_is_given_back_once(
             ending.set()
             given_up.wait(1)
 
-    def tell_when_given_back(*args: Any) -> None:
-        give_back(*args)
+    def tell_when_given_back(*args: Any) -> Settled:
+        settled = give_back(*args)
         if threading.current_thread() is not ending_thread[0]:
             given_up.set()
+        return settled
 
     monkeypatch.setattr(stores.guardrails, "settle", tell_when_given_back)
     with statements_noted(hold_up, stores.db, after=True), ThreadPoolExecutor(2) as pool:

@@ -15,7 +15,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -35,12 +35,14 @@ from tests.support.server_users import (
     rows,
     seats,
     served,
+    wait_for,
 )
 
 EVENTS, JSON = "text/event-stream", "application/json"
 MARK = re.compile(r"mark-[0-9a-f]{16}")
 TOLERATED_SECONDS = 10.0  # seconds more than promised that are still no error on a busy machine
 SECONDS_PER_WORD = 0.03
+COUNTED_WITHIN_SECONDS = 10.0
 POLL_SECONDS = 0.02  # between two looks at something that takes its time
 BIG = Script(pieces=("0123456789 " * 2000,) * 100, output_tokens=100)  # more than a socket holds
 
@@ -358,6 +360,30 @@ def examine(found: Found, installation: Installation, talks: Sequence[Talk]) -> 
     found.figures["how they ended"] = dict(Counter(sent.status for talk in talks for sent in talk.sent))
     found.figures["what the clients met with"] = dict(sum((talk.trouble for talk in talks), Counter()))
     examine_log(found, installation)
+
+
+def turns_counted(installation: Installation) -> Counter[str]:
+    """By status, as the metrics of all workers tell."""
+    text = Visitor(installation.running.url).get("/metrics").text
+    found = re.findall(r'^agentapp_turns_total\{status="(\w+)"\} (\S+)', text, re.M)
+    return Counter({status: int(float(count)) for status, count in found if float(count)})
+
+
+def examine_counts(
+    found: Found, installation: Installation, talks: Sequence[Talk], before: Counter[str]
+) -> None:
+    """The metrics say of how many turns there were what the people say, and the database. ``before`` is what
+    was counted before they came. A worker that takes a killed one's place needs a moment for what that left.
+    `examine` has had one more turn of each of them.
+    """
+    told = Counter(sent.status for talk in talks for sent in talk.sent) + Counter(completed=len(talks))
+    with suppress(AssertionError):
+        wait_for(lambda: turns_counted(installation) - before == told, COUNTED_WITHIN_SECONDS)
+    counted = turns_counted(installation)
+    stored = Counter(dict(rows(installation.database, "SELECT status, count(*) FROM turns GROUP BY status")))
+    found.claim(counted - before == told, f"people were told {told}, counted were {counted - before}")
+    found.claim(counted == stored, f"stored are {stored}, counted were {counted}")
+    found.figures["turns counted"] = f"{sum(told.values()):,}: {dict(told)}"
 
 
 def leftovers(url: str) -> dict[Any, Any]:

@@ -18,9 +18,11 @@ from tests.support.retrying_users import (
     Installation,
     Talk,
     examine,
+    examine_counts,
     examine_log,
     leftovers,
     talking,
+    turns_counted,
     wait_until_quiet,
 )
 from tests.support.server import Server
@@ -32,6 +34,7 @@ def kills(installation: Installation, count: int, sessions: int = 24) -> Found:
     sometimes while those that take the dead ones' place are still starting.
     """
     found, talks, workers = Found(), talkers(installation, sessions), list[int]()
+    before = turns_counted(installation)
     with talking(talks) as crew:
         for _ in range(count - 1):
             if random.random() < 0.8:
@@ -44,6 +47,7 @@ def kills(installation: Installation, count: int, sessions: int = 24) -> Found:
         crew.hush.set()
         wait_until_quiet(found, installation.database)
     examine(found, installation, talks)
+    examine_counts(found, installation, talks, before)
     found.figures["workers killed"] = f"{len(set(workers)):,}"
     cut = sum(sent.status == "interrupted" for talk in talks for sent in talk.sent)
     found.claim(cut > 0, "no kill met a turn")
@@ -113,6 +117,7 @@ def stop(installation: Installation, grace: float, found: Found) -> float:
 def replacements(installation: Installation, hups: int, recycled: int, sessions: int = 16) -> Found:
     """Workers are replaced, on SIGHUP or because they had so many requests, and nobody notices."""
     found, talks, seen = Found(), talkers(installation, sessions), set(installation.running.children())
+    before = turns_counted(installation)
     with talking(talks) as crew:
         for _ in range(hups):
             time.sleep(random.uniform(0, 1))  # the moment is what is random
@@ -124,6 +129,7 @@ def replacements(installation: Installation, hups: int, recycled: int, sessions:
         crew.hear_out()
     wait_until_quiet(found, installation.database)
     examine(found, installation, talks)
+    examine_counts(found, installation, talks, before)
     for talk in talks:
         found.claim(not talk.trouble, f"somebody met with {dict(talk.trouble)}")
         odd = [(sent.words.mark, sent.status) for sent in talk.sent if sent.status != "completed"]

@@ -80,7 +80,7 @@ def lose(parts: Parts, turn: Turn) -> None:
         of_another = {"worker": ELSEWHERE, "lease_until": past}
         db.execute(update(LiveTurn).where(LiveTurn.turn_id == turn.id).values(**of_another))
     kit = parts.turns.kit
-    interrupt_abandoned(kit.store, kit.guardrails, turn.scope, kit.leases)
+    interrupt_abandoned(kit.store, kit.ends, turn.scope, kit.leases)
 
 
 def store_events(parts: Parts, turn: Turn, written: int = 0) -> int:

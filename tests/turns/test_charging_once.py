@@ -15,6 +15,7 @@ from agentapp.agents.provider import ModelCall, Reply
 from agentapp.config import Settings
 from agentapp.errors import StorageUnavailable, TurnStopped
 from agentapp.events import Usage
+from agentapp.guardrails.changes import Settled
 from agentapp.guardrails.guard import Guardrails
 from agentapp.isolation import RequestScope, Scope
 from agentapp.storage.models import ChargedTurn, LiveTurn
@@ -180,11 +181,11 @@ def test_what_the_heartbeat_stores_while_others_wait_for_the_cells_is_charged(
         with parts.binder.bound(RequestScope(request_id="heartbeat")):
             store_events(parts, turn)
 
-    def settle_late(*args: Any) -> None:
+    def settle_late(*args: Any) -> Settled:
         heartbeat = threading.Thread(target=store_more)
         heartbeat.start()
         heartbeat.join()
-        settle(*args)
+        return settle(*args)
 
     with monkeypatch.context() as patch:
         patch.setattr(Guardrails, "settle", settle_late)
@@ -261,10 +262,10 @@ def test_a_chat_that_fails_does_not_keep_the_turns_of_others_from_being_settled(
             of_bad = owned_by(scope, TurnRow), TurnRow.id.in_([turn.id for turn in turns[:2]])
             db.execute(update(TurnRow).where(*of_bad).values(admission=5))
 
-    def refuse(store: Any, guardrails: Any, chat: Scope, leases: Any) -> None:
+    def refuse(store: Any, ends: Any, chat: Scope, leases: Any) -> None:
         if chat.session_id in {each.session_id for each in bad}:
             raise StorageUnavailable("the database took too long over this one")
-        interrupt(store, guardrails, chat, leases)
+        interrupt(store, ends, chat, leases)
 
     lapsed, interrupt = live.with_lapsed_lease, jobs.interrupt_abandoned
     if trouble == "storage":
@@ -272,7 +273,7 @@ def test_a_chat_that_fails_does_not_keep_the_turns_of_others_from_being_settled(
     order = {chat.session_id: place for place, chat in enumerate(chats)}
     bad_first = lambda *args: sorted(lapsed(*args), key=lambda chat: order[chat.session_id])  # noqa: E731
     monkeypatch.setattr(live, "with_lapsed_lease", bad_first)
-    job = InterruptAbandonedTurns(kit.store, live, kit.guardrails, kit.leases, parts.binder)
+    job = InterruptAbandonedTurns(kit.store, live, kit.ends, kit.leases, parts.binder)
     for _ in range(4):
         beat(parts, job)
     assert [status(parts, chat) for chat in chats] == ["running"] * 2 + ["interrupted"] * 2

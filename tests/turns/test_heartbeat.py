@@ -330,7 +330,7 @@ def test_a_turn_that_was_taken_from_its_worker_does_not_go_on_spending(
         long_ago = "UPDATE live_turns SET lease_until = '2020-01-01 00:00:00', worker = :another"
         db.execute(text(long_ago), {"another": ELSEWHERE})
     kit = one.turns.kit
-    interrupt_abandoned(kit.store, kit.guardrails, scope, kit.leases)
+    interrupt_abandoned(kit.store, kit.ends, scope, kit.leases)
     one.turns.heartbeat.wake()
     assert until(mine)[-1].data["status"] == "interrupted", "without another word of the model"
     mine.close()
@@ -651,7 +651,7 @@ def taken_for_dead(workers: tuple[Parts, Parts], scope: Scope) -> tuple[Subscrip
         long_ago = "UPDATE live_turns SET lease_until = '2020-01-01 00:00:00', worker = :another"
         db.execute(text(long_ago), {"another": ELSEWHERE})
     kit = two.turns.kit
-    interrupt_abandoned(kit.store, kit.guardrails, scope, kit.leases)
+    interrupt_abandoned(kit.store, kit.ends, scope, kit.leases)
     assert status(two, scope) == ["interrupted"]
     return mine, model
 

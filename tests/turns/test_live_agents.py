@@ -85,7 +85,7 @@ def test_agents_that_somebody_keeps_are_found_once(live: LiveAgents, clock: Cloc
     clock.now = KEPT_SECONDS
     assert live.take_left_over() == []
     clock.now += 1
-    assert live.take_left_over() == [kept.scope.request_id]
+    assert live.take_left_over() == [(kept.scope.request_id, kept.scope.tenant_id)]
     assert live.take_left_over() == []
 
 

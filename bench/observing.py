@@ -1,0 +1,206 @@
+"""What it costs to see: the checks of isolation and the metrics, beside a build without them.
+
+    python -m bench.observing clean [--turns 10000]
+    python -m bench.observing cost [--pairs 60]
+
+``clean`` sends so many turns, to see that the isolation score stays at exactly 1, and how many checks those
+are. ``cost`` has apps in one process, of which one reports to nobody and checks nothing, and sends turns to
+each in turn. It prints how much more CPU time a turn takes with checks and metrics: the median of all
+pairs, and the worst. The same app beside itself shows how much of that is the machine. With the demo model,
+SQLite, and metrics in shared memory as under gunicorn.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from itertools import cycle, islice
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+from flask import Flask
+
+from agentapp import config
+from agentapp.app import create_app
+from agentapp.isolation import RequestScope
+from agentapp.server.metrics_directory import MEMORY
+from agentapp.telemetry.measurements import Measurements
+from agentapp.turns.live_agents import LiveAgents
+from agentapp.web.parts import Parts
+from bench.turns.people import add_people
+from bench.turns.plans import Person
+from bench.turns.systems import RATES_OFF
+from tests.support.metrics import counted
+
+PEOPLE = 100
+WARM_UP_TURNS = 200
+BLOCK_TURNS = 150
+MOST = 0.02  # of a turn
+FEWEST_CHECKS = 5  # a turn
+OBSERVING = ("store counts", "store violations", "report worker", "find leftovers")  # jobs of the heartbeat
+
+
+class Unobserved(Measurements):
+    """Counts nothing."""
+
+    def count(self, *args: Any, **labels: Any) -> None:
+        pass
+
+    def observe(self, *args: Any, **labels: Any) -> None:
+        pass
+
+    def gauge(self, *args: Any, **labels: Any) -> None:
+        pass
+
+    def check(self, *args: Any, **labels: Any) -> None:
+        pass
+
+    def request_checked(self, **labels: Any) -> None:
+        pass
+
+
+class UnwatchedAgents(LiveAgents):
+    def add(self, crew: Any) -> None:
+        pass
+
+    def release(self, crew: Any) -> None:
+        pass
+
+
+@dataclass
+class Build:
+    """An app with people who send to their chats in turn."""
+
+    app: Flask
+    paths: Iterator[tuple[Person, str]]
+    observed: bool
+
+    @property
+    def parts(self) -> Parts:
+        found: Parts = self.app.extensions["agentapp"]
+        return found
+
+    def send(self, turns: int) -> None:
+        client = self.app.test_client(use_cookies=False)
+        for person, path in islice(self.paths, turns):
+            headers = {"Cookie": person.cookie, "Accept": "application/json"}
+            answer = client.post(path, data={"csrf_token": person.csrf, "message": "hello"}, headers=headers)
+            assert answer.status_code == 200, answer.text
+
+    def seconds(self, turns: int) -> float:
+        """Of CPU, with the heartbeat's, which begins with the first turn and ends with the last."""
+        with ExitStack() as held:
+            if not self.observed:
+                for name in ("web.hooks.check_closed", "web.turns.stream_check"):
+                    held.enter_context(mock.patch(f"agentapp.{name}", _check_nothing))
+            began = time.process_time()
+            self.send(turns)
+            self.parts.turns.close()
+            return time.process_time() - began
+
+
+def _check_nothing(app: Parts, scope: RequestScope, **_: Any) -> Callable[[], None]:
+    app.open_requests.remove(scope.request_id)
+    return lambda: None
+
+
+@contextmanager
+def built(home: Path, *, observed: bool = True) -> Iterator[Build]:
+    home.mkdir()
+    people = add_people(home / "instance", count=PEOPLE)
+    chosen = {"AGENTAPP_INSTANCE": str(home / "instance"), "AGENTAPP_DEMO_DELAY": "0", **RATES_OFF}
+    with ExitStack() as held:
+        if not observed:
+            held.enter_context(mock.patch("agentapp.app.Measurements", Unobserved))
+            held.enter_context(mock.patch("agentapp.app.LiveAgents", UnwatchedAgents))
+        app = create_app(config.load(chosen, bind="127.0.0.1:8000"))
+    paths = cycle([(person, path) for person in people for path in person.paths])
+    build = Build(app, paths, observed)
+    parts = build.parts
+    if observed:
+        directory = held.enter_context(tempfile.TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None))
+        parts.telemetry.metrics.join(Path(directory), 0)
+        parts.turns.kit.uncounted.join(Path(directory), 0)
+    else:
+        for thread in parts.turns.heartbeat.threads:
+            thread.jobs = tuple(each for each in thread.jobs if each.job.name not in OBSERVING)
+    try:
+        build.send(WARM_UP_TURNS)
+        yield build
+    finally:
+        parts.close()
+
+
+def clean(home: Path, turns: int) -> bool:
+    with built(home / "clean") as build:
+        build.send(turns - WARM_UP_TURNS)
+        parts = build.parts
+        with parts.binder.bound(RequestScope(request_id="bench")):
+            score = parts.isolation.now()
+        found = counted(parts, "isolation_checks_total", "turns_total", "isolation_violations_total")
+    print(f"isolation score after {turns:,} turns: {score}")
+    for name, count in found.items():
+        print(f"  {name}: {count:,.0f}")
+    return (
+        score == 1
+        and found.get("turns_total completed") == turns
+        and found["isolation_checks_total"] > FEWEST_CHECKS * turns
+    )
+
+
+def cost(home: Path, pairs: int) -> bool:
+    with (
+        built(home / "with") as seen,
+        built(home / "beside") as beside,
+        built(home / "without", observed=False) as unseen,
+    ):
+        ratios: dict[str, list[float]] = {"with, beside without": [], "with, beside itself": []}
+        micros: dict[str, list[float]] = {"with": [], "without": []}
+        for number in range(pairs):
+            builds = {"with": seen, "without": unseen, "beside": beside}
+            names = list(builds) if number % 2 else list(reversed(builds))
+            took = {name: builds[name].seconds(BLOCK_TURNS) for name in names}
+            ratios["with, beside without"].append(took["with"] / took["without"] - 1)
+            ratios["with, beside itself"].append(took["with"] / took["beside"] - 1)
+            for name, values in micros.items():
+                values.append(took[name] / BLOCK_TURNS * 1e6)
+    print(f"CPU of a JSON turn, {pairs} times {BLOCK_TURNS} turns of each build, in microseconds:")
+    for name, values in micros.items():
+        print(f"  {name:10} median {statistics.median(values):8,.0f}   least {min(values):8,.0f}")
+    for name, shares in ratios.items():
+        quartiles = statistics.quantiles(shares, n=4)
+        print(
+            f"  {name}: median {statistics.median(shares):+.1%}, "
+            f"middle half {quartiles[0]:+.1%} to {quartiles[2]:+.1%}, worst {max(shares):+.1%}"
+        )
+    least = min(micros["with"]) / min(micros["without"]) - 1
+    print(f"  of the least of each: {least:+.1%}")
+    return statistics.median(ratios["with, beside without"]) < MOST
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("what", choices=("clean", "cost"))
+    parser.add_argument("--turns", type=int, default=10_000)
+    parser.add_argument("--pairs", type=int, default=60)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="agentapp-bench-") as home:
+        if options.what == "clean":
+            holds = clean(Path(home), options.turns)
+        else:
+            holds = cost(Path(home), options.pairs)
+    print("holds" if holds else "DOES NOT HOLD")
+    sys.exit(not holds)
+
+
+if __name__ == "__main__":
+    main()

@@ -173,7 +173,7 @@ def child_exit(arbiter: Any, worker: Any) -> None:
 
 def on_exit(arbiter: Any) -> None:
     if getattr(arbiter, "metrics", None) is not None:
-        metrics_directory.remove(arbiter.metrics)
+        metrics_directory.delete(arbiter.metrics)
 
 
 def post_fork(arbiter: Any, worker: Any) -> None:

@@ -105,15 +105,15 @@ BUGS = (
     Bug(
         "a connection held while another one is waited for",
         "agentapp/storage/db.py",
-        "        self.release()\n        self._write_permits.take(",
-        "        self._write_permits.take(",
+        "        self.release()\n        wait = Wait()\n",
+        "        wait = Wait()\n",
         "tests/storage/test_storage.py::test_nobody_holds_two_connections_at_once[sqlite]",
     ),
     Bug(
         "two connections held at once",
         "agentapp/storage/db.py",
-        "        self.release()\n        with self._permit(), ",
-        "        with self._permit(), ",
+        "        self.release()\n        with self._wait_observed() as wait, ",
+        "        with self._wait_observed() as wait, ",
         "tests/storage/test_storage.py::test_nobody_holds_two_connections_at_once[sqlite]",
     ),
     Bug(
@@ -474,12 +474,12 @@ BUGS = (
         "tests/guardrails/test_breaker.py::test_a_clock_moved_by_an_hour_keeps_nobody_out_longer",
     ),
     Bug(
-        "a thread that is not swept when its request ends",
+        "a thread that is not swept when its stream ends",
         "agentapp/web/checks.py",
         "    app.binder.sweep()  # it reports what it finds\n",
         "",
         "tests/web/test_isolation_measured.py"
-        "::test_a_view_that_leaves_something_bound_is_found_when_its_request_ends",
+        "::test_a_stream_that_leaves_something_bound_is_found_when_it_ends",
     ),
     Bug(
         "connections that nobody looks for",

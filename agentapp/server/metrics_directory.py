@@ -20,11 +20,11 @@ def make(parent: Path | None = None) -> Path:
     parent = parent or (MEMORY if os.access(MEMORY, os.W_OK | os.X_OK) else Path(tempfile.gettempdir()))
     for old in parent.glob(f"{NAME}*"):
         if not _lives(old):
-            remove(old)
+            delete(old)
     return Path(tempfile.mkdtemp(prefix=f"{NAME}{os.getpid()}-", dir=parent))
 
 
-def remove(directory: Path) -> None:
+def delete(directory: Path) -> None:
     shutil.rmtree(directory, ignore_errors=True)
 
 

@@ -61,5 +61,5 @@ class PendingAlerts:
 
     def take(self) -> tuple[Alert, ...]:
         with self._lock:
-            taken, self._alerts = self._alerts, {}
-        return tuple(taken.values())
+            taken, self._alerts = tuple(self._alerts.values()), {}
+        return taken

@@ -34,7 +34,7 @@ class GaugeNow:
     label: str = ""
 
 
-class Metrics:
+class Metrics:  # agentapp: shared ok - made anew once in each worker, before it serves
     """In one process by itself until it has `joined` the other workers.
 
     A worker's files are named for its place among the workers, and not for its process. So a worker that
@@ -50,7 +50,7 @@ class Metrics:
         """Once in each worker, before it serves. No other living worker has this place."""
         self._directory = str(directory)
         # prometheus-client takes both from where they are for the whole process.
-        os.environ["PROMETHEUS_MULTIPROC_DIR"] = self._directory  # agentapp: shared ok - once, before serving
+        os.environ["PROMETHEUS_MULTIPROC_DIR"] = self._directory
         make: Any = values.MultiProcessValue  # it ships no types for this
         values.ValueClass = make(lambda: place)  # agentapp: shared ok - once, as above
         remove: Any = mark_process_dead  # the gauges of the worker that had this place before

@@ -19,7 +19,7 @@ class MinuteKey(NamedTuple):
     label: str
 
 
-class MinuteCounts:
+class MinuteCounts:  # agentapp: shared ok - to append to the events is atomic, all else is under the lock
     """To note an event is cheap, as each request notes several: they are added up when they are taken."""
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:

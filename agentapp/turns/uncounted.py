@@ -6,16 +6,16 @@ place finds the turn here, and counts it if its end is in the database.
 
 from __future__ import annotations
 
-import json
 import mmap
 import os
 import threading
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
+from agentapp.errors import MissingId
 from agentapp.isolation import Scope
 
 SLOTS = 64  # far more than can be written to the database at once
@@ -32,13 +32,16 @@ class TurnEnd:
     ended_at: datetime
 
     def packed(self) -> bytes:
-        fields = (self.turn_id, self.status, self.contained, self.ended_at.isoformat())
-        return json.dumps([asdict(self.scope), *fields]).encode()
+        """Its ids are those of rows that exist, so no line break is in them."""
+        scope, contained = self.scope, "contained" if self.contained else ""
+        ids = (scope.request_id, scope.tenant_id, scope.user_id, scope.session_id, self.turn_id)
+        return "\n".join((*ids, self.status, contained, self.ended_at.isoformat())).encode()
 
     @classmethod
     def unpacked(cls, packed: bytes) -> TurnEnd:
-        scope, turn_id, status, contained, ended_at = json.loads(packed)
-        return cls(Scope(**scope), turn_id, status, contained, datetime.fromisoformat(ended_at))
+        request, tenant, user, session, turn_id, status, contained, ended_at = packed.decode().split("\n")
+        scope = Scope(request_id=request, tenant_id=tenant, user_id=user, session_id=session)
+        return cls(scope, turn_id, status, bool(contained), datetime.fromisoformat(ended_at))
 
 
 class UncountedTurns:
@@ -60,8 +63,8 @@ class UncountedTurns:
             os.close(file)
         for slot in range(SLOTS):
             found = self._memory[slot * SLOT_BYTES : (slot + 1) * SLOT_BYTES].rstrip(b"\0")
-            with suppress(ValueError, TypeError, LookupError):  # of one that was not written to its end
-                if found:
+            if found and found[0]:
+                with suppress(ValueError, MissingId):  # of one that was not written to its end
                     self._left[slot] = TurnEnd.unpacked(found)
         self._free = [slot for slot in range(SLOTS) if slot not in self._left]
 
@@ -86,6 +89,6 @@ class UncountedTurns:
         if self._memory is None or slot is None:
             return
         with self._lock:
-            self._memory[slot * SLOT_BYTES] = 0  # the first byte decides: what is left is no JSON
+            self._memory[slot * SLOT_BYTES] = 0  # the first byte decides
             self._left.pop(slot, None)
             self._free.append(slot)

@@ -23,6 +23,7 @@ from agentapp.turns.live_agents import KEPT_SECONDS
 from agentapp.turns.local import LocalTurns
 from agentapp.web.hooks import chat_scope, user_scope
 from agentapp.web.parts import Parts
+from agentapp.web.sse import EventStream
 from tests.support.metrics import audited, counted, run_job
 from tests.support.server_users import wait_for
 from tests.support.turns import begin, someone
@@ -101,6 +102,24 @@ def test_a_view_that_leaves_something_bound_is_found_when_its_request_ends(
     ann.get("/account")
     assert parts.binder.bound_now() is None
     caught("left-bound")
+
+
+@violates
+def test_a_stream_that_leaves_something_bound_is_found_when_it_ends(
+    parts: Parts, ann: Person, caught: Caught, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    close = EventStream.close
+
+    def close_and_bind(stream: EventStream) -> None:
+        close(stream)
+        parts.binder.bound(replace(stream._subscription.feed.scope, request_id="left")).__enter__()
+
+    monkeypatch.setattr(EventStream, "close", close_and_bind)
+    answer = ann.send(ann.new_chat(), "hello", EVENTS)
+    assert "turn_completed" in answer.text
+    answer.close()
+    assert parts.binder.bound_now() is None
+    caught("left-bound", "left", tenant_of(parts, ann))
 
 
 @violates

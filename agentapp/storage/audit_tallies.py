@@ -72,7 +72,7 @@ class Tally:
 
 
 @dataclass(slots=True)
-class _Minute:  # agentapp: shared ok - it is changed by the thread of the heartbeat alone
+class _Minute:  # agentapp: shared ok - changed by the thread that stores, alone
     """The rows that there are in it."""
 
     number: int

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agentapp.config import Settings
 from agentapp.errors import StorageUnavailable
 from agentapp.isolation import RequestScope, ThreadBinder, UserScope, new_id
 from agentapp.storage.accounts import Accounts
@@ -41,9 +42,9 @@ class Clock:
 
 
 @pytest.fixture
-def db(database_url: str) -> Iterator[Database]:
+def db(settings: Settings) -> Iterator[Database]:
     binder = ThreadBinder()
-    made = Database(database_url, binder)
+    made = Database(settings.database_url, binder)
     with binder.bound(SCOPE):
         yield made
     made.close()

@@ -173,25 +173,20 @@ def test_an_erased_user_is_found_by_the_id(parts: Parts, operator: Person) -> No
         assert user == "erased-idno such account now"
 
 
-@pytest.mark.parametrize(
-    "query",
-    [
+def test_what_cannot_be_a_filter_is_refused_and_is_no_error(admin: Person) -> None:
+    refused = (
         {"from": "yesterday"},
         {"to": "2026-13-01"},
         {"action": "no-such-action"},
+        {"user": "x" * 161},
         {"after": "!"},
         {"after": "WyJub3cgYW5kIHRoZW4iLCAxXQ=="},
-        {"user": "x" * 161},
-        {"from": "0001-01-01", "to": "9999-12-31", "action": ""},
-    ],
-)
-def test_what_cannot_be_a_filter_is_refused_or_finds_nothing_and_is_no_error(
-    admin: Person, query: dict[str, str]
-) -> None:
-    for ending in ("", ".csv"):
-        answer = admin.browser.get(PATH + ending, query_string=query)
-        is_fine = "9999-12-31" in query.values() or (ending and "after" in query)
-        assert answer.status_code == (200 if is_fine else 400)
+    )
+    for query in refused:
+        assert admin.browser.get(PATH, query_string=query).status_code == 400, query
+        if "after" not in query:  # the file has all pages
+            assert admin.browser.get(f"{PATH}.csv", query_string=query).status_code == 400, query
+    assert shown(admin, **{"from": "0001-01-01", "to": "9999-12-31", "action": ""}) == shown(admin)
 
 
 def test_all_rows_are_on_exactly_one_page_also_with_a_filter(app: Flask, parts: Parts, admin: Person) -> None:
@@ -227,12 +222,13 @@ def test_the_page_is_as_every_page_is(admin: Person, operator: Person) -> None:
     assert 'name="tenant"' not in admin.get(PATH).text
 
 
-@pytest.mark.parametrize("sign", ["=", "+", "-", "@", "\t", "\r", "\n"])
-def test_no_cell_of_the_file_is_a_formula(parts: Parts, operator: Person, sign: str) -> None:
-    bad = f"{sign}HYPERLINK(1)"
-    add(parts, AuditEntry("alert-acknowledged", bad, bad, bad, bad, {bad: bad, "count": 2}))
-    (row,) = downloaded(operator, action="alert-acknowledged")
-    assert not any(cell.startswith(sign) for cell in row)
+def test_no_cell_of_the_file_is_a_formula(parts: Parts, operator: Person) -> None:
+    for sign in "=+-@\t\r\n":
+        bad = f"{sign}HYPERLINK(1)"
+        add(parts, AuditEntry("alert-acknowledged", bad, bad, bad, bad, {bad: bad, "count": 2}))
+        row = downloaded(operator, action="alert-acknowledged")[0]
+        assert sum("HYPERLINK" in cell for cell in row) == 5
+        assert not any(cell.startswith(sign) for cell in row)
     assert inert("a=b") == "a=b"
 
 

@@ -6,11 +6,12 @@ import os
 import resource
 import socket
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Protocol
 
+from agentapp.telemetry.alerts import Alert, PendingAlerts
 from agentapp.telemetry.catalogue import LIVE
 from agentapp.telemetry.measurements import Measurements
 from agentapp.telemetry.minutes import MinuteKey
@@ -21,6 +22,10 @@ REPORT_SECONDS = 5.0
 
 class CountStore(Protocol):
     def add(self, counts: Mapping[MinuteKey, int]) -> None: ...
+
+
+class AlertRows(Protocol):
+    def add(self, alerts: Sequence[Alert]) -> None: ...
 
 
 class WorkerReports(Protocol):
@@ -46,6 +51,25 @@ class StoreCounts:
                 self._telemetry.minutes.put_back(counts)
                 raise
             self._telemetry.stored(counts)
+        return False
+
+
+class StoreAlerts:
+    """Those that could not be stored are stored with the next ones."""
+
+    name = "store alerts"
+
+    def __init__(self, pending: PendingAlerts, store: AlertRows) -> None:
+        self._pending, self._store = pending, store
+
+    def run(self, now: float) -> bool:
+        alerts = self._pending.take()
+        if alerts:
+            try:
+                self._store.add(alerts)
+            except BaseException:
+                self._pending.put_back(alerts)
+                raise
         return False
 
 

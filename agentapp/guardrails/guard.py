@@ -13,10 +13,12 @@ from agentapp.events import TurnResult
 from agentapp.guardrails import admission
 from agentapp.guardrails.admission import MaxCost, Reservation, TurnCells
 from agentapp.guardrails.budget import Budget
+from agentapp.guardrails.budget_alerts import tell_of_budgets
 from agentapp.guardrails.cell import Cell, Key
 from agentapp.guardrails.outage import Person
 from agentapp.guardrails.registry import Registry, Rows
 from agentapp.isolation import Scope, UserScope
+from agentapp.telemetry import NullTelemetry, Telemetry
 
 
 class Admitted(NamedTuple):
@@ -53,9 +55,14 @@ class Guardrails:
     """Lives as long as the process. Everything it decides by is in the rows."""
 
     def __init__(
-        self, registry: Registry[Key, Cell], provider: str, clock: Callable[[], float] = time.time
+        self,
+        registry: Registry[Key, Cell],
+        provider: str,
+        clock: Callable[[], float] = time.time,
+        telemetry: Telemetry | None = None,
     ) -> None:
         self.registry, self.clock = registry, clock
+        self._telemetry = telemetry or NullTelemetry()
         self._provider = provider
         self._succeeded = _Count()  # turns that the provider's breaker was not told about yet
 
@@ -92,7 +99,9 @@ class Guardrails:
             others = running() if told[-1] else 0
             if told[-1]:
                 cells = cells._replace(provider=self._with_counted(cells.provider, now))
-            return admission.settle(cells, reservation, _person(scope), result, now, others)
+            after = admission.settle(cells, reservation, _person(scope), result, now, others)
+            tell_of_budgets(self._telemetry, scope, cells, after, now)
+            return after
 
         self._change(rows, scope, change, needs_provider=concerns_everybody)
         if result.verdict == "succeeded" and not told[-1]:
@@ -116,7 +125,13 @@ class Guardrails:
     ) -> None:
         """For a turn that went on spending after its reservation was given back."""
         begun = reservation.begun if reservation else None
-        self._change(rows, scope, lambda cells, now: admission.charge(cells, result, now, begun))
+
+        def change(cells: TurnCells, now: float) -> TurnCells:
+            after = admission.charge(cells, result, now, begun)
+            tell_of_budgets(self._telemetry, scope, cells, after, now)
+            return after
+
+        self._change(rows, scope, change)
 
     def standing(self, scope: Scope, max_cost: MaxCost) -> Standing:
         """The decision that the next message would get, without taking anything."""

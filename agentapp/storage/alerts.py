@@ -47,9 +47,7 @@ def _adding(insert: Insert) -> Statement:
         **{name: added[name] for name in ("detail", "request_id", "last_at")},
         **sent_again,
     }
-    kept = new.on_conflict_do_update(
-        index_elements=["kind", "subject"], index_where=IS_OPEN, set_=counted_up
-    )
+    kept = new.on_conflict_do_update(index_elements=["kind", "subject"], index_where=IS_OPEN, set_=counted_up)
     return Statement(kept, tuple(column.name for column in COLUMNS))
 
 

@@ -45,9 +45,7 @@ class Alert:
     def after(self, before: Alert) -> Alert:
         """The two as one. If not both are of one tenant, it is for operators alone."""
         same = self.tenant_id == before.tenant_id
-        return replace(
-            self, count=self.count + before.count, tenant_id=self.tenant_id if same else None
-        )
+        return replace(self, count=self.count + before.count, tenant_id=self.tenant_id if same else None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,6 +33,8 @@ class WorkerReports(Protocol):
         self, worker: str, host: str, pid: int, started_at: datetime, numbers: Mapping[str, float]
     ) -> None: ...
 
+    def remove(self, worker: str) -> None: ...
+
 
 class StoreCounts:
     """Counts that could not be stored are stored with the next ones."""
@@ -72,8 +74,11 @@ class StoreAlerts:
                 raise
         return False
 
+    def end(self) -> None:
+        self.run(0.0)
 
-class ReportWorker:
+
+class ReportWorker:  # agentapp: shared ok - changed by the heartbeat's thread alone, and after that has ended
     """How many of what there are in this process: to the metrics, and to the database for the pages."""
 
     name = "report worker"
@@ -88,14 +93,21 @@ class ReportWorker:
         self._telemetry, self._store = telemetry, store
         self._worker, self._numbers = worker, numbers
         self._started_at, self._host = datetime.now(UTC), socket.gethostname()
+        self._reported: str | None = None
 
     def run(self, now: float) -> bool:
-        numbers = self._numbers()
+        numbers, worker = self._numbers(), self._worker()
         for kind in LIVE:
             self._telemetry.gauge("live", numbers[kind], kind=kind)
         memory = {"rss_bytes": memory_in_use(), "threads": threading.active_count()}
-        self._store.report(self._worker(), self._host, os.getpid(), self._started_at, {**numbers, **memory})
+        self._store.report(worker, self._host, os.getpid(), self._started_at, {**numbers, **memory})
+        self._reported = worker
         return False
+
+    def end(self) -> None:
+        """One that ends in good order is not missed by the others."""
+        if self._reported == self._worker():
+            self._store.remove(self._reported)
 
 
 def memory_in_use() -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from agentapp.guardrails.limit_admin import LimitAdmin
+from agentapp.storage.alerts import AlertStore
 from agentapp.storage.audit_log import AuditLog
 
 
@@ -12,3 +13,4 @@ from agentapp.storage.audit_log import AuditLog
 class AdminStores:
     audit_log: AuditLog
     limits: LimitAdmin
+    alerts: AlertStore

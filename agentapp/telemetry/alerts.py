@@ -90,13 +90,16 @@ class PendingAlerts:
 
     def put_back(self, taken: Iterable[Alert]) -> None:
         """They could not be stored."""
-        for alert in taken:
-            with self._lock:
+        with self._lock:
+            for alert in taken:
                 key = (alert.kind, alert.subject)
                 newer = self._alerts.get(key)
-                self._alerts[key] = alert if newer is None else newer.after(alert)
+                if newer is not None:
+                    self._alerts[key] = newer.after(alert)
+                elif len(self._alerts) < MAX_PENDING:
+                    self._alerts[key] = alert
 
     def take(self) -> tuple[Alert, ...]:
         with self._lock:
-            taken, self._alerts = self._alerts, {}
-        return tuple(taken.values())
+            taken, self._alerts = tuple(self._alerts.values()), {}
+        return taken

@@ -12,4 +12,6 @@ class AdminPage(NamedTuple):
     operators_only: bool = False
 
 
-PAGES: tuple[AdminPage, ...] = ()
+PAGES: tuple[AdminPage, ...] = (
+    AdminPage("/admin/alerts", "Alerts", "What somebody has to look at, until somebody has."),
+)

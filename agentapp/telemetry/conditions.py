@@ -134,6 +134,5 @@ class UnsettledReservations:
         count, first = self._running.unsettled(now - UNSETTLED_AFTER)
         if first is None:
             return {}
-        return {
-            "": f"Turns whose lease has ended and that are not settled: {count}, since {first:%H:%M:%S} UTC."
-        }
+        since = f"{first:%Y-%m-%d %H:%M:%S} UTC"
+        return {"": f"Turns that nobody plays or settles: {count}. The lease of the first ended {since}."}

@@ -12,7 +12,6 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Generic, TypeVar
-from urllib.parse import urlsplit
 
 from agentapp.errors import SettingError
 
@@ -20,7 +19,6 @@ T = TypeVar("T")
 
 SECONDS_IN = (("second", 1), ("minute", 60), ("hour", 3_600), ("day", 86_400))
 SHORTEST_SECONDS = 0.1
-MIN_KEY_BYTES = 16  # of a key that signs what is sent to others
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,26 +99,6 @@ def text(value: str) -> str:
 
 
 def text_or_none(value: str) -> str | None:
-    return value or None
-
-
-def web_address(value: str) -> str | None:
-    """An http or https address. Its path may hold a secret, so it is not repeated in an error."""
-    if not value:
-        return None
-    try:
-        parts = urlsplit(value)
-        is_usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        is_usable = False
-    if not is_usable or "@" in parts.netloc or parts.fragment or not re.fullmatch(r"[!-~]+", value):
-        raise ValueError("must be an http or https address without a user, a fragment or spaces")
-    return value
-
-
-def signing_key(value: str) -> str | None:
-    if value and len(value.encode()) < MIN_KEY_BYTES:
-        raise ValueError(f"must be {MIN_KEY_BYTES} bytes or more")
     return value or None
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from agentapp.config.providers import choose_provider
 from agentapp.config.settings import Settings
+from agentapp.config.webhook import key_for
 from agentapp.errors import SettingError
 from agentapp.instance import kept_secret
 from agentapp.parsing import ADDRESSES, Setting, is_loopback, settings_of
@@ -42,7 +43,7 @@ def _value(
         case "breaker_cooldown_max":
             return _longest_cooldown(declared, environ, before["breaker_cooldown"])
         case "alert_webhook_secret":
-            return _webhook_secret(declared, environ, before["alert_webhook"])
+            return key_for(before["alert_webhook"], declared, environ)
     return declared.read(environ)
 
 
@@ -52,18 +53,6 @@ def _longest_cooldown(declared: Setting[float], environ: Mapping[str, str], cool
     if longest < cooldown:
         raise SettingError(declared.variable, f"must be at least AGENTAPP_BREAKER_COOLDOWN, {cooldown:g}")
     return longest
-
-
-def _webhook_secret(
-    declared: Setting[str | None], environ: Mapping[str, str], webhook: str | None
-) -> str | None:
-    """With the address or not at all: alerts are never sent unsigned, and a secret alone would do nothing."""
-    secret = declared.read(environ)
-    if webhook is not None and secret is None:
-        raise SettingError(declared.variable, "needed because AGENTAPP_ALERT_WEBHOOK is set")
-    if webhook is None and secret is not None:
-        raise SettingError("AGENTAPP_ALERT_WEBHOOK", "needed because AGENTAPP_ALERT_WEBHOOK_SECRET is set")
-    return secret
 
 
 def _secret_without_a_setting(variable: str, instance: Path, bind: str | None) -> str:

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from agentapp.config.providers import PROVIDERS, choose_provider
+from agentapp.config.webhook import MIN_KEY_BYTES, signing_key, web_address
 from agentapp.instance import MIN_SECRET_BYTES, long_enough_secret
 from agentapp.parsing import (
-    MIN_KEY_BYTES,
     Price,
     directory,
     flag,
@@ -29,11 +29,9 @@ from agentapp.parsing import (
     seconds,
     setting,
     share,
-    signing_key,
     supported_database_url,
     text,
     text_or_none,
-    web_address,
     whole,
 )
 
@@ -109,7 +107,7 @@ class Settings:
         "where alerts are sent, signed: an http or https address",
         secret=True,
     )
-    alert_webhook_secret: str | None = setting(
+    alert_webhook_secret: bytes | None = setting(
         "AGENTAPP_ALERT_WEBHOOK_SECRET",
         "",
         signing_key,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Protocol
 
@@ -51,8 +52,15 @@ class DeliverAlerts:  # agentapp: shared ok - changed by the heartbeat's thread 
 
     name = "send alerts to the webhook"
 
-    def __init__(self, outbox: Outbox, receiver: Receiver, binder: Binder) -> None:
+    def __init__(
+        self,
+        outbox: Outbox,
+        receiver: Receiver,
+        binder: Binder,
+        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
         self._outbox, self._receiver, self._binder = outbox, receiver, binder
+        self._clock = clock
         self._thread: threading.Thread | None = None
         self._began = 0.0  # the try that is under way
         self._ending = threading.Event()
@@ -90,7 +98,7 @@ class DeliverAlerts:  # agentapp: shared ok - changed by the heartbeat's thread 
         try:
             self._receiver.send(alert)
         except DeliveryFailed as failure:
-            next_at = next_try(alert, datetime.now(UTC))
+            next_at = next_try(alert, self._clock())
             self._outbox.failed(alert, str(failure), next_at)
             if alert.delivery_attempts == 1 or next_at is None:
                 what = "given up" if next_at is None else "tried again"

@@ -28,8 +28,8 @@ class Webhook:
     also a redirect, because the alert is for the address that was set and for no other.
     """
 
-    def __init__(self, url: str, secret: str, seconds: float = SECONDS) -> None:
-        self._url, self._secret, self._seconds = url, secret.encode(), seconds
+    def __init__(self, url: str, key: bytes, seconds: float = SECONDS) -> None:
+        self._url, self._key, self._seconds = url, key, seconds
         self._lock = threading.Lock()
         self._connection: http.client.HTTPConnection | None = None
         self._opener = OpenerDirector()  # with nothing in it that follows redirects
@@ -42,7 +42,7 @@ class Webhook:
         headers = {
             "Content-Type": "application/json",
             "User-Agent": "agentapp",
-            **signed_headers(self._secret, id, int(time.time()), body),
+            **signed_headers(self._key, id, int(time.time()), body),
         }
         request = Request(self._url, body, headers, method="POST")  # noqa: S310 - http or https, see config
         try:
@@ -92,8 +92,8 @@ def delivery_id(alert: StoredAlert) -> str:
     return f"{alert.id}-{since}"
 
 
-def signed_headers(secret: bytes, id: str, timestamp: int, body: bytes) -> Mapping[str, str]:
-    digest = hmac.digest(secret, f"{id}.{timestamp}.".encode() + body, "sha256")
+def signed_headers(key: bytes, id: str, timestamp: int, body: bytes) -> Mapping[str, str]:
+    digest = hmac.digest(key, f"{id}.{timestamp}.".encode() + body, "sha256")
     return {
         "webhook-id": id,
         "webhook-timestamp": str(timestamp),

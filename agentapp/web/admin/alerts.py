@@ -107,7 +107,7 @@ def _delivery(alert: StoredAlert) -> Delivery:
     if alert.next_delivery_at is not None:
         if not alert.delivery_attempts or not problem:
             return Delivery("Being sent")
-        return Delivery(f"Tried {_times(alert)}, again", alert.next_delivery_at, problem)
+        return Delivery(f"Not taken after {_times(alert)}; again", alert.next_delivery_at, problem)
     if problem and alert.acknowledged_at is not None:
         return Delivery(f"Not sent after {_times(alert)}", problem=problem)
     if problem:

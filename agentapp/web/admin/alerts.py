@@ -105,16 +105,15 @@ def _place(key: Key | None) -> tuple[str, tuple[datetime, str] | None]:
 def _delivery(alert: StoredAlert) -> Delivery:
     problem = alert.delivery_problem
     if alert.next_delivery_at is not None:
-        if not alert.delivery_attempts or not problem:
-            return Delivery("Being sent")
-        return Delivery(f"Not taken after {_times(alert)}; again", alert.next_delivery_at, problem)
-    if problem and alert.acknowledged_at is not None:
-        return Delivery(f"Not sent after {_times(alert)}", problem=problem)
+        if not problem:
+            return Delivery("being sent")
+        return Delivery(f"not taken after {_times(alert)}, again", alert.next_delivery_at, problem)
     if problem:
-        return Delivery(f"Given up after {_times(alert)}", problem=problem)
+        end = "given up" if alert.acknowledged_at is None else "not sent, and no longer tried,"
+        return Delivery(f"{end} after {_times(alert)}", problem=problem)
     if alert.delivered_at is not None:
-        return Delivery("Sent", alert.delivered_at)
-    return Delivery("Not sent" if parts().settings.alert_webhook else "None is set")
+        return Delivery("sent", alert.delivered_at)
+    return Delivery("not sent" if parts().settings.alert_webhook else "none is set")
 
 
 def _times(alert: StoredAlert) -> str:

@@ -63,7 +63,7 @@ def test_an_alert_is_told_in_words_with_its_severity_and_request(parts: Parts, o
     assert list(faults(page)) == []
     for told in ("critical", TITLES["cross-request-leak"], "left-bound: it was", "request-1", "1,234"):
         assert told in page
-    assert "None is set" in page, "no webhook"
+    assert "none is set" in page, "no webhook"
 
 
 def test_an_admin_sees_counts_and_acknowledges_only_alerts_of_the_own_tenant(
@@ -83,7 +83,7 @@ def test_an_admin_sees_counts_and_acknowledges_only_alerts_of_the_own_tenant(
     actions = [form.action for form in Page(all_of_them).forms if form.action.endswith("/acknowledge")]
     answers = [admin.post(action).status_code for action in actions]
     assert sorted(answers) == [303, 404, 404]
-    assert "of mine" not in "".join(a.text for a in Page(admin.get("/admin").text).all("td"))
+    assert "of mine" not in "".join(a.text for a in Page(admin.get("/admin/alerts").text).all("form"))
     assert 'class="count"' not in admin.get("/admin").text
 
 
@@ -100,7 +100,7 @@ def test_what_is_acknowledged_is_shown_below_with_who_and_when_and_is_in_the_aud
     assert "There is nothing to look at." in page
     below = page.partition("Acknowledged</h2>")[2]
     assert "nearly used up" in below
-    assert "<td>ada<br>" in below
+    assert "Acknowledged by ada, <time" in below
     with parts.db.writing() as db:
         (row,) = db.scalars(select(AuditRow).where(AuditRow.action == "alert-acknowledged"))
         assert (row.tenant_id, row.detail["about"]) == (tenant_id, "user:u")
@@ -113,7 +113,7 @@ def test_an_admin_does_not_learn_which_operator_has_looked(
     assert operator.post(f"/admin/alerts/{only(parts).id}/acknowledge").status_code == 303
     assert "otto" in operator.get("/admin/alerts").text.partition("Acknowledged</h2>")[2]
     below = admin.get("/admin/alerts").text.partition("Acknowledged</h2>")[2]
-    assert "An operator" in below
+    assert "by an operator" in below
     assert "otto" not in below
 
 
@@ -160,19 +160,19 @@ def test_the_badge_shows_no_more_than_it_counts_and_costs_one_statement(
 @pytest.mark.parametrize(
     ("values", "told"),
     [
-        ({"next_delivery_at": utc_now()}, "<td>Being sent"),
-        ({"delivered_at": utc_now()}, "<td>Sent <time"),
+        ({"next_delivery_at": utc_now()}, "being sent</p>"),
+        ({"delivered_at": utc_now()}, "sent <time"),
         (
             {"next_delivery_at": utc_now(), "delivery_attempts": 1, "delivery_problem": "it answered 500"},
-            "<td>Not taken after one try; again <time",
+            "not taken after one try, again <time",
         ),
         (
             {"delivery_attempts": 20, "delivery_problem": "it answered 500"},
-            '<td>Given up after 20 tries<br><span class="muted">it answered 500',
+            "given up after 20 tries: it answered 500",
         ),
         (
             {"delivery_attempts": 2, "delivery_problem": "x", "acknowledged_at": utc_now()},
-            "<td>Not sent after 2 tries",
+            "not sent, and no longer tried, after 2 tries: x",
         ),
     ],
 )
@@ -181,7 +181,7 @@ def test_it_is_told_how_it_stands_with_the_webhook(
 ) -> None:
     add(parts, Alert("reset-slow", "x"))
     change(parts, **values)
-    assert told in operator.get("/admin/alerts").text
+    assert f"Webhook: {told}" in operator.get("/admin/alerts").text
 
 
 def test_words_of_an_alert_are_text_and_not_html(parts: Parts, operator: Person) -> None:

@@ -19,7 +19,7 @@ from agentapp.storage.models import User
 from agentapp.storage.operator_models import AlertRow
 from agentapp.storage.statements import Statement
 from agentapp.storage.values import utc_now
-from agentapp.telemetry.alerts import Alert, StoredAlert
+from agentapp.telemetry.alerts import SEVERITIES, Alert, StoredAlert
 
 # One that is open and raised again is sent to the webhook again, but not more often than this.
 SENT_AGAIN_AFTER = timedelta(hours=1)
@@ -104,10 +104,11 @@ class AlertStore:
         with self._db.reading() as db:
             return db.scalar(select(func.count()).select_from(some)) or 0
 
-    def open_by_severity(self) -> Mapping[str, int]:
-        query = select(AlertRow.severity, func.count()).where(IS_OPEN).group_by(AlertRow.severity)
+    def open_by_kind(self) -> Mapping[str, int]:
+        """Of every kind, also if there is none."""
+        query = select(AlertRow.kind, func.count()).where(IS_OPEN).group_by(AlertRow.kind)
         with self._db.reading() as db:
-            return {row[0]: row[1] for row in db.execute(query)}
+            return {**dict.fromkeys(SEVERITIES, 0), **{row[0]: row[1] for row in db.execute(query)}}
 
     def open(
         self, tenant_id: str | None, before: tuple[datetime, str] | None, count: int

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from flask import Flask
@@ -25,6 +26,7 @@ from agentapp.telemetry.webhook import signed_headers
 from agentapp.web.parts import Parts
 from tests.support.alerts import beat, open_alerts
 from tests.support.databases import only_sqlite
+from tests.support.documentation import example
 from tests.support.receiver import Receiver, receiving
 from tests.support.turns import begin, someone
 from tests.turns.charging import answered_by
@@ -118,6 +120,29 @@ def test_it_is_signed_and_says_what_happened(one: Parts, receiver: Receiver) -> 
     }
     assert alert.delivered_at is not None
     assert alert.next_delivery_at is None
+
+
+@only_sqlite
+def test_the_receiver_of_the_documentation_knows_a_genuine_alert_from_all_others(
+    one: Parts, receiver: Receiver
+) -> None:
+    code = example("docs/observability.md", "def is_genuine(")
+    names: dict[str, Any] = {}
+    exec(compile(code, "receiver.py", "exec"), names)
+    is_genuine = names["is_genuine"]
+    one.telemetry.alert("reset-slow", "as a test")
+    deliver(one)
+    (sent,) = receiver.sent
+    assert not is_genuine(b"another key", sent.headers, sent.body, set())
+    assert not is_genuine(SECRET, sent.headers, sent.body.replace(b"reset-slow", b"reset-fast"), set())
+    for header in ("webhook-id", "webhook-timestamp"):
+        changed = {**sent.headers, header: f"{sent.headers[header]}1"}
+        assert not is_genuine(SECRET, changed, sent.body, set())
+    old = signed_headers(SECRET, sent.id, int(time.time()) - 600, sent.body)
+    assert not is_genuine(SECRET, old, sent.body, set()), "a replay"
+    seen: set[str] = set()
+    assert is_genuine(SECRET, sent.headers, sent.body, seen)
+    assert not is_genuine(SECRET, sent.headers, sent.body, seen), "the same one again"
 
 
 def test_the_signature_is_the_one_of_the_standard_webhooks_specification() -> None:

@@ -15,6 +15,7 @@ from agentapp.isolation import Scope
 from agentapp.storage.values import utc_now
 from agentapp.turns.kit import TurnKit
 from agentapp.web.parts import Parts
+from tests.support.databases import only_sqlite
 from tests.support.turns import begin, someone
 from tests.support.users import without_limits
 from tests.turns.charging import answered_by, lose
@@ -66,6 +67,7 @@ def test_it_is_told_with_the_turn_that_takes_it_over_90_percent_and_with_no_othe
     assert after == expected
 
 
+@only_sqlite
 def test_its_words_say_how_much_is_used_and_its_tenants_admins_may_read_it(
     workers: tuple[Parts, Parts],
 ) -> None:
@@ -90,6 +92,7 @@ def test_a_turn_that_others_ended_is_told_of_too(workers: tuple[Parts, Parts]) -
     assert told(one)[f"user:{uma.user_id}:{utc_now().date().isoformat()}"] == 1
 
 
+@only_sqlite
 def test_a_limit_that_was_changed_for_one_user_is_the_one_that_counts(workers: tuple[Parts, Parts]) -> None:
     one, uma = workers[0], someone(workers[0], "uma")
     set_budget(one, uma, "0.000030")

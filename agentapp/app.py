@@ -28,6 +28,8 @@ from agentapp.guardrails.storage_quota import StorageQuota
 from agentapp.guardrails.streams import StreamSlots
 from agentapp.isolation import RequestScope, ThreadBinder, UserScope
 from agentapp.storage.accounts import Accounts
+from agentapp.storage.alert_outbox import AlertOutbox
+from agentapp.storage.alerts import AlertStore
 from agentapp.storage.audit_log import AuditLog
 from agentapp.storage.audit_rows import AuditRows
 from agentapp.storage.audit_tallies import AuditTallies
@@ -50,18 +52,29 @@ from agentapp.storage.usage_days import OwnUsage
 from agentapp.storage.violations import ViolationLog
 from agentapp.storage.workers import WorkerStore
 from agentapp.telemetry import Telemetry
+from agentapp.telemetry.conditions import (
+    LOOK_SECONDS,
+    FindConditions,
+    LateThreads,
+    ScoreBelowOne,
+    SilentWorkers,
+    UnsettledReservations,
+)
+from agentapp.telemetry.delivery import DELIVER_SECONDS, DeliverAlerts
 from agentapp.telemetry.jobs import (
     REPORT_SECONDS,
     STORE_SECONDS,
     FindLeftovers,
     ReportWorker,
+    StoreAlerts,
     StoreCounts,
     StoreViolations,
 )
 from agentapp.telemetry.live import OpenRequests
 from agentapp.telemetry.measurements import Measurements
 from agentapp.telemetry.spans import find_tracer
-from agentapp.turns.heartbeat import Job, ScheduledJob
+from agentapp.telemetry.webhook import Webhook
+from agentapp.turns.heartbeat import ScheduledJob
 from agentapp.turns.kit import TurnKit
 from agentapp.turns.leases import Leases
 from agentapp.turns.live_agents import LiveAgents
@@ -99,7 +112,7 @@ def make_parts(settings: Settings, team: Team) -> Parts:
     room = Room(db, StorageQuota(settings.storage_user_bytes, settings.storage_tenant_bytes))
     accounts, chats, cells, seen_logins = Accounts(db), Chats(db, room), CellStore(db), SeenLogins(db)
     cell_kind = Cells(cell_policies(settings, longest_turn(settings)))
-    guardrails = make_guardrails(settings, cell_kind, cells)
+    guardrails = make_guardrails(settings, cell_kind, cells, telemetry)
     kit = TurnKit(
         store=SqlTurnStore(db, cells, room),
         guardrails=guardrails,
@@ -119,13 +132,18 @@ def make_parts(settings: Settings, team: Team) -> Parts:
     audit_tallies = AuditTallies(db)
     seats = Seats(settings.threads + PAGES_WORKER)
     slots = StreamSlots(seats, settings.threads, settings.threads_reserved, settings.streams_user)
-    storing: tuple[Job, ...] = (
-        StoreCounts(telemetry, MinuteCountStore(db)),
-        StoreViolations(telemetry, ViolationLog(db)),
-    )
+    live_turns, workers, score = SqlLiveTurnStore(db), WorkerStore(db), IsolationScore(db, telemetry)
+    alerts = AlertStore(db, delivers=settings.alert_webhook is not None)
     parts: Parts
-    report = ReportWorker(
-        telemetry, WorkerStore(db), lambda: kit.leases.current().worker, lambda: parts.live()
+    report = ReportWorker(telemetry, workers, kit.leases.worker, lambda: parts.live())
+    conditions = FindConditions(
+        telemetry,
+        (
+            ScoreBelowOne(score.now),
+            LateThreads(kit.leases.worker, lambda: parts.turns.heartbeat.lateness()),
+            SilentWorkers(workers, kit.leases.lives),
+            UnsettledReservations(live_turns),
+        ),
     )
     parts = Parts(
         settings=settings,
@@ -144,30 +162,34 @@ def make_parts(settings: Settings, team: Team) -> Parts:
         pages=PageSlots(seats, settings.pages_user),
         turns=make_turn_service(
             kit,
-            SqlLiveTurnStore(db),
+            live_turns,
             accounts,
             SearchIndex(db),
             slots,
             binder,
             more_jobs=(
-                *(ScheduledJob(job, every=STORE_SECONDS, at_close=True) for job in storing),
+                ScheduledJob(StoreCounts(telemetry, MinuteCountStore(db)), every=STORE_SECONDS),
+                ScheduledJob(StoreViolations(telemetry, ViolationLog(db)), every=STORE_SECONDS),
                 ScheduledJob(audit_tallies, every=STORE_SECONDS),
                 ScheduledJob(report, every=REPORT_SECONDS),
                 ScheduledJob(seen_logins, every=REPORT_SECONDS),
                 ScheduledJob(FindLeftovers(telemetry, kit.live_agents.take_left_over), every=REPORT_SECONDS),
+                ScheduledJob(conditions, every=LOOK_SECONDS),
+                ScheduledJob(StoreAlerts(telemetry.pending_alerts, alerts), every=STORE_SECONDS),
+                *webhook_jobs(settings, db, binder),
             ),
         ),
         telemetry=telemetry,
         open_requests=OpenRequests(),
-        isolation=IsolationScore(db, telemetry),
+        isolation=score,
         breakers=cells,
         audit_tallies=audit_tallies,
-        admin=make_admin_stores(db, cell_kind, cells),
+        admin=make_admin_stores(db, cell_kind, cells, alerts),
     )
     return parts
 
 
-def make_admin_stores(db: Database, cell_kind: Cells, cells: CellStore) -> AdminStores:
+def make_admin_stores(db: Database, cell_kind: Cells, cells: CellStore, alerts: AlertStore) -> AdminStores:
     return AdminStores(
         audit_log=AuditLog(db),
         audit_rows=AuditRows(db),
@@ -176,17 +198,27 @@ def make_admin_stores(db: Database, cell_kind: Cells, cells: CellStore) -> Admin
         counts=CountSeries(db),
         violations=ViolationLog(db),
         live_objects=LiveObjects(db, 3 * REPORT_SECONDS),
+        alerts=alerts,
     )
 
 
-def make_guardrails(settings: Settings, cell_kind: Cells, cells: CellStore) -> Guardrails:
+def webhook_jobs(settings: Settings, db: Database, binder: ThreadBinder) -> tuple[ScheduledJob, ...]:
+    if settings.alert_webhook is None or settings.alert_webhook_secret is None:
+        return ()
+    receiver = Webhook(settings.alert_webhook, settings.alert_webhook_secret)
+    return (ScheduledJob(DeliverAlerts(AlertOutbox(db), receiver, binder), every=DELIVER_SECONDS),)
+
+
+def make_guardrails(
+    settings: Settings, cell_kind: Cells, cells: CellStore, telemetry: Telemetry
+) -> Guardrails:
     registry = Registry(
         cell_kind,
         cells,
         cap=settings.registry_cap,
         cleanup_every=settings.registry_cleanup_every,
     )
-    return Guardrails(registry, settings.provider)
+    return Guardrails(registry, settings.provider, telemetry=telemetry)
 
 
 def make_traces(settings: Settings) -> Traces:

@@ -57,6 +57,8 @@ GOOD: dict[str, tuple[str, str, Any]] = {
     "AGENTAPP_PROVIDER_BREAKER_SHARE": ("1", "provider_breaker_share", 1.0),
     "AGENTAPP_PROVIDER_BREAKER_WINDOW": ("90", "provider_breaker_window", 90.0),
     "AGENTAPP_RATE_SESSION": ("1/second", "rate_session", (1, 1.0)),
+    "AGENTAPP_ALERT_WEBHOOK": ("http://h:8/a?b=c", "alert_webhook", "http://h:8/a?b=c"),
+    "AGENTAPP_ALERT_WEBHOOK_SECRET": ("k" * 16, "alert_webhook_secret", b"k" * 16),
     "AGENTAPP_RATE_USER": ("300/2hours", "rate_user", (300, 7_200.0)),
     "AGENTAPP_RATE_TENANT": ("100000/day", "rate_tenant", (100_000, 86_400.0)),
     "AGENTAPP_RATE_CHATS": ("10/hour", "rate_chats", (10, 3_600.0)),
@@ -83,6 +85,11 @@ GOOD: dict[str, tuple[str, str, Any]] = {
     "AGENTAPP_REGISTRY_CLEANUP_EVERY": ("1", "registry_cleanup_every", 1),
     "OTEL_EXPORTER_OTLP_ENDPOINT": ("http://127.0.0.1:4318", "otlp_endpoint", "http://127.0.0.1:4318"),
     "AGENTAPP_TRACE_CONTENT": ("1", "trace_content", True),
+}
+# What a variable cannot be set without.
+NEEDED = {
+    "AGENTAPP_ALERT_WEBHOOK": {"AGENTAPP_ALERT_WEBHOOK_SECRET": "k" * 16},
+    "AGENTAPP_ALERT_WEBHOOK_SECRET": {"AGENTAPP_ALERT_WEBHOOK": "https://hooks.example.org"},
 }
 # `off` switches each of these off; what it is without being set comes beside it.
 SWITCHABLE: dict[str, Any] = {
@@ -150,6 +157,16 @@ BAD: list[tuple[str, str]] = [
     ("AGENTAPP_HOSTS", "a b"),
     ("AGENTAPP_HTTPS", "yes"),
     ("AGENTAPP_TRUSTED_PROXIES", "²"),
+    ("AGENTAPP_ALERT_WEBHOOK", "hooks.example.org"),
+    ("AGENTAPP_ALERT_WEBHOOK", "ftp://hooks.example.org"),
+    ("AGENTAPP_ALERT_WEBHOOK", "https://"),
+    ("AGENTAPP_ALERT_WEBHOOK", "https://me:hidden@hooks.example.org"),
+    ("AGENTAPP_ALERT_WEBHOOK", "https://hooks.example.org:port"),
+    ("AGENTAPP_ALERT_WEBHOOK", "https://hooks.example.org/a b"),
+    ("AGENTAPP_ALERT_WEBHOOK", "https://hooks.example.org/#part"),
+    ("AGENTAPP_ALERT_WEBHOOK_SECRET", "k" * 15),
+    ("AGENTAPP_ALERT_WEBHOOK_SECRET", "whsec_" + "k" * 16),
+    ("AGENTAPP_ALERT_WEBHOOK_SECRET", "whsec_no base64"),
     ("AGENTAPP_PROVIDER", "openai"),
     ("AGENTAPP_TEAM", "no-colon"),
     ("AGENTAPP_TEAM", "a..b:c"),
@@ -186,7 +203,7 @@ def load(**environ: str) -> config.Settings:
 @pytest.mark.parametrize("variable", GOOD)
 def test_each_variable_sets_its_setting(variable: str) -> None:
     value, name, expected = GOOD[variable]
-    settings = load(**{variable: f" {value} "})
+    settings = load(**{variable: f" {value} "}, **NEEDED.get(variable, {}))
     assert getattr(settings, name) == expected
     assert getattr(load(), name) != expected or variable == "AGENTAPP_PROVIDER"
 
@@ -288,6 +305,28 @@ def test_bad_value_is_refused_in_one_line_that_names_the_variable(variable: str,
     assert caught.value.variable == variable
     assert str(caught.value).startswith(f"{variable}: ")
     assert "\n" not in str(caught.value)
+
+
+def test_a_webhook_and_its_secret_come_together_or_not_at_all() -> None:
+    for variable, needed in NEEDED.items():
+        (other,) = needed
+        with pytest.raises(SettingError, match=f"^{other}: needed because {variable} is set"):
+            load(**NEEDED[other])
+
+
+def test_a_key_in_base64_is_taken_as_it_is_meant() -> None:
+    key = {"AGENTAPP_ALERT_WEBHOOK_SECRET": "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"}
+    found = load(**key, **NEEDED["AGENTAPP_ALERT_WEBHOOK_SECRET"]).alert_webhook_secret
+    assert found is not None
+    assert (len(found), found[:2]) == (24, b"1\xf2")
+
+
+def test_the_address_of_a_webhook_is_a_secret_too() -> None:
+    settings = load(AGENTAPP_ALERT_WEBHOOK="https://h/hunter2", AGENTAPP_ALERT_WEBHOOK_SECRET="k" * 16)
+    assert "hunter2" not in repr(settings)
+    with pytest.raises(SettingError) as caught:
+        load(AGENTAPP_ALERT_WEBHOOK="https://h/hunter2 ", AGENTAPP_ALERT_WEBHOOK_SECRET="short")
+    assert "hunter2" not in str(caught.value)
 
 
 def test_blank_value_counts_as_unset() -> None:

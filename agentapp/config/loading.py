@@ -9,6 +9,7 @@ from typing import Any
 
 from agentapp.config.providers import choose_provider
 from agentapp.config.settings import Settings
+from agentapp.config.webhook import key_for
 from agentapp.errors import SettingError
 from agentapp.instance import kept_secret
 from agentapp.parsing import ADDRESSES, Setting, is_loopback, settings_of
@@ -41,6 +42,8 @@ def _value(
             return ("localhost", ADDRESSES)  # another site's page can point a name here, but no address
         case "breaker_cooldown_max":
             return _longest_cooldown(declared, environ, before["breaker_cooldown"])
+        case "alert_webhook_secret":
+            return key_for(before["alert_webhook"], declared, environ)
     return declared.read(environ)
 
 

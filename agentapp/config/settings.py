@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from agentapp.config.providers import PROVIDERS, choose_provider
+from agentapp.config.webhook import MIN_KEY_BYTES, signing_key, web_address
 from agentapp.instance import MIN_SECRET_BYTES, long_enough_secret
 from agentapp.parsing import (
     Price,
@@ -98,6 +99,20 @@ class Settings:
         "",
         text_or_none,
         "what Prometheus sends as `Authorization: Bearer`; without it /metrics answers this machine only",
+        secret=True,
+    )
+    alert_webhook: str | None = setting(
+        "AGENTAPP_ALERT_WEBHOOK",
+        "",
+        web_address,
+        "where alerts are sent, signed: an http or https address",
+        secret=True,
+    )
+    alert_webhook_secret: bytes | None = setting(
+        "AGENTAPP_ALERT_WEBHOOK_SECRET",
+        "",
+        signing_key,
+        f"what they are signed with, needed with the address; {MIN_KEY_BYTES} bytes or more",
         secret=True,
     )
     model: str = setting("AGENTAPP_MODEL", "claude-sonnet-4-6", text, "for agents that name none")

@@ -83,6 +83,15 @@ class Budget:
             return None
         return self.allowance.limit - self.used(now) - self.holds.amount(now)
 
+    def period(self, now: float) -> str:
+        """The day or the month that is now, as ``2026-05-31`` or ``2026-05``."""
+        return _period(self.allowance.period, now)
+
+    def passes(self, share: float, before: Budget, now: float) -> bool:
+        """Whether so much of the limit is used now, and was not ``before``."""
+        limit = self.allowance.limit
+        return limit is not None and before.used(now) < share * limit <= self.used(now)
+
     def resets_in(self, now: float) -> float | None:
         """Seconds until the next period; None if there is none."""
         return seconds_left(self.allowance.period, now)

@@ -13,11 +13,13 @@ from agentapp.events import TurnResult
 from agentapp.guardrails import admission
 from agentapp.guardrails.admission import MaxCost, Reservation, TurnCells
 from agentapp.guardrails.budget import Budget
+from agentapp.guardrails.budget_alerts import tell_of_budgets
 from agentapp.guardrails.cell import Cell, Key
 from agentapp.guardrails.changes import BreakerRows, Settled, settled
 from agentapp.guardrails.outage import Person
 from agentapp.guardrails.registry import Registry, Rows
 from agentapp.isolation import Scope, UserScope
+from agentapp.telemetry import NullTelemetry, Telemetry
 
 
 class Admitted(NamedTuple):
@@ -54,9 +56,14 @@ class Guardrails:
     """Lives as long as the process. Everything it decides by is in the rows."""
 
     def __init__(
-        self, registry: Registry[Key, Cell], provider: str, clock: Callable[[], float] = time.time
+        self,
+        registry: Registry[Key, Cell],
+        provider: str,
+        clock: Callable[[], float] = time.time,
+        telemetry: Telemetry | None = None,
     ) -> None:
         self.registry, self.clock = registry, clock
+        self._telemetry = telemetry or NullTelemetry()
         self._provider = provider
         self._succeeded = _Count()  # turns that the provider's breaker was not told about yet
 
@@ -97,6 +104,7 @@ class Guardrails:
                 cells = cells._replace(provider=self._with_counted(cells.provider, now))
             after = admission.settle(cells, reservation, _person(scope), result, now, others)
             found = settled(self.keys(scope), cells, after)
+            tell_of_budgets(self._telemetry, scope, cells, after, now)
             return after
 
         self._change(rows, scope, change, needs_provider=concerns_everybody)
@@ -124,7 +132,13 @@ class Guardrails:
     ) -> None:
         """For a turn that went on spending after its reservation was given back."""
         begun = reservation.begun if reservation else None
-        self._change(rows, scope, lambda cells, now: admission.charge(cells, result, now, begun))
+
+        def change(cells: TurnCells, now: float) -> TurnCells:
+            after = admission.charge(cells, result, now, begun)
+            tell_of_budgets(self._telemetry, scope, cells, after, now)
+            return after
+
+        self._change(rows, scope, change)
 
     def standing(self, scope: Scope, max_cost: MaxCost) -> Standing:
         """The decision that the next message would get, without taking anything."""

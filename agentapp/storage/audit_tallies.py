@@ -125,8 +125,8 @@ class AuditTallies:  # agentapp: shared ok - counted under a lock; the rest is c
         self._store()
         return False
 
-    def store_all(self) -> None:
-        """Nothing is counted any more, and the job does not run any more."""
+    def end(self) -> None:
+        """Nothing is counted any more: what waits for its minute to be over is stored too."""
         self._minute = _Minute(self._minute.number)
         self._store()
 

@@ -178,6 +178,15 @@ class SqlLiveTurnStore:
         lapsed = or_(LiveTurn.lease_until < now, LiveTurn.lease_until > latest_end(now))
         return self._chats(CHATS.where(LiveTurn.worker.not_in(living), lapsed))
 
+    def unsettled(self, before: datetime) -> tuple[int, datetime | None]:
+        """How many turns nobody has renewed or ended although their lease ended before then, and when the
+        first of these leases did.
+        """
+        query = select(func.count(), func.min(LiveTurn.lease_until)).where(LiveTurn.lease_until < before)
+        with self._db.reading() as db:
+            count, first = db.execute(query).one()
+            return count, first
+
     def _chats(self, query: Select[str, str, str]) -> list[Scope]:
         with self._db.reading() as db:
             found = [

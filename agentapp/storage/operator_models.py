@@ -13,6 +13,11 @@ from agentapp.storage.models import Base, Id
 Number = BigInteger().with_variant(Integer, "sqlite")
 
 
+def _only(condition: str) -> dict[str, Any]:
+    """An index of the rows for which that is true."""
+    return {"sqlite_where": text(condition), "postgresql_where": text(condition)}
+
+
 class AuditRow(Base):
     """Append-only: a trigger refuses every UPDATE. Rows go only when they are too old.
 
@@ -47,25 +52,22 @@ class AlertRow(Base):
     """One for each kind and subject until somebody acknowledges it; ``count`` is how often it was raised.
 
     ``next_delivery_at`` is when it is to be sent to the webhook; null if it is not to be sent (any more).
+    ``delivery_since`` is when it was to be sent first, of this time: one that is raised again later is sent
+    again. ``delivery_problem`` is why the last try failed.
     """
 
     __tablename__ = "alerts"
     __table_args__ = (
+        Index("uq_alerts_open", "kind", "subject", unique=True, **_only("acknowledged_at IS NULL")),
+        Index("ix_alerts_open", "last_at", "id", **_only("acknowledged_at IS NULL")),
+        Index("ix_alerts_open_tenant", "tenant_id", "last_at", "id", **_only("acknowledged_at IS NULL")),
+        Index("ix_alerts_done", "acknowledged_at", "id", **_only("acknowledged_at IS NOT NULL")),
         Index(
-            "uq_alerts_open",
-            "kind",
-            "subject",
-            unique=True,
-            sqlite_where=text("acknowledged_at IS NULL"),
-            postgresql_where=text("acknowledged_at IS NULL"),
+            "ix_alerts_done_tenant",
+            *("tenant_id", "acknowledged_at", "id"),
+            **_only("acknowledged_at IS NOT NULL"),
         ),
-        Index("ix_alerts_last", "last_at"),
-        Index(
-            "ix_alerts_delivery",
-            "next_delivery_at",
-            sqlite_where=text("next_delivery_at IS NOT NULL"),
-            postgresql_where=text("next_delivery_at IS NOT NULL"),
-        ),
+        Index("ix_alerts_delivery", "next_delivery_at", **_only("next_delivery_at IS NOT NULL")),
     )
 
     id: Mapped[str] = mapped_column(Id, primary_key=True)
@@ -82,6 +84,8 @@ class AlertRow(Base):
     acknowledged_by: Mapped[str | None] = mapped_column(Id)
     delivered_at: Mapped[datetime | None]
     delivery_attempts: Mapped[int]
+    delivery_since: Mapped[datetime | None]
+    delivery_problem: Mapped[str] = mapped_column(String(160))
     next_delivery_at: Mapped[datetime | None]
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import datetime
 
-from sqlalchemy import Insert, delete
+from sqlalchemy import Insert, delete, select
 from sqlalchemy.dialects import postgresql, sqlite
 
 from agentapp.storage.db import Database
 from agentapp.storage.operator_models import WorkerRow
 from agentapp.storage.statements import Statement
 from agentapp.storage.values import utc_now
+from agentapp.telemetry.conditions import SilentWorker
 
 _COLUMNS = ("id", "host", "pid", "started_at", "seen_at", "numbers")
 
@@ -35,6 +36,13 @@ class WorkerStore:
         values = {"id": worker[:64], "host": host[:64], "pid": pid, "started_at": started_at}
         with self._db.transaction() as db:
             db.run_later(self._write, {**values, "seen_at": utc_now(), "numbers": dict(numbers)})
+
+    def silent_since(self, moment: datetime) -> list[SilentWorker]:
+        """Those of which nothing was heard since then. There are few rows."""
+        columns = WorkerRow.id, WorkerRow.host, WorkerRow.pid, WorkerRow.seen_at
+        query = select(*columns).where(WorkerRow.seen_at < moment).order_by(WorkerRow.id)
+        with self._db.reading() as db:
+            return [SilentWorker(*row) for row in db.execute(query)]
 
     def remove(self, worker: str) -> None:
         """It ends."""

@@ -1,10 +1,11 @@
-"""Alerts: what an operator has to look at, how bad it is, and those that are not stored yet."""
+"""Alerts: what a person has to look at, how bad it is, and those that are not stored yet."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from datetime import datetime
 from types import MappingProxyType
 from typing import Literal
 
@@ -41,6 +42,34 @@ class Alert:
     def severity(self) -> Severity:
         return SEVERITIES[self.kind]
 
+    def after(self, before: Alert) -> Alert:
+        """The two as one. If not both are of one tenant, it is for operators alone."""
+        same = self.tenant_id == before.tenant_id
+        return replace(self, count=self.count + before.count, tenant_id=self.tenant_id if same else None)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredAlert:
+    """One as it is in the database. ``acknowledged_by`` is the id of a user."""
+
+    id: str
+    kind: str
+    severity: Severity
+    tenant_id: str | None
+    subject: str
+    detail: str
+    request_id: str
+    count: int
+    first_at: datetime
+    last_at: datetime
+    acknowledged_at: datetime | None
+    acknowledged_by: str | None
+    delivered_at: datetime | None
+    delivery_attempts: int
+    delivery_since: datetime | None
+    delivery_problem: str
+    next_delivery_at: datetime | None
+
 
 class PendingAlerts:
     """Alerts that this process has raised and that are not stored yet. The heartbeat takes them."""
@@ -54,10 +83,21 @@ class PendingAlerts:
         with self._lock:
             before = self._alerts.pop(key, None)
             if before is not None:
-                alert = replace(alert, count=alert.count + before.count)
+                alert = alert.after(before)
             elif len(self._alerts) >= MAX_PENDING:
                 return
             self._alerts[key] = alert
+
+    def put_back(self, taken: Iterable[Alert]) -> None:
+        """They could not be stored."""
+        with self._lock:
+            for alert in taken:
+                key = (alert.kind, alert.subject)
+                newer = self._alerts.get(key)
+                if newer is not None:
+                    self._alerts[key] = newer.after(alert)
+                elif len(self._alerts) < MAX_PENDING:
+                    self._alerts[key] = alert
 
     def take(self) -> tuple[Alert, ...]:
         with self._lock:

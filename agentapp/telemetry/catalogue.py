@@ -116,3 +116,19 @@ METRICS = (
         mode="livemax",
     ),
 )
+# What is not counted in a process. It is read from the database when Prometheus asks, so it is the same on
+# every host.
+READ_FROM_DATABASE = (
+    Metric(
+        "gauge", "isolation_score", "Share of the checked requests of the last hour in which isolation held."
+    ),
+    Metric(
+        "gauge", "breakers_open", "Breakers that are not closed.", MappingProxyType({"scope": CELL_SCOPES})
+    ),
+    Metric(
+        "gauge",
+        "alerts_open",
+        "Alerts that nobody has acknowledged.",
+        MappingProxyType({"kind": tuple(SEVERITIES)}),
+    ),
+)

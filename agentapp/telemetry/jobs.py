@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Protocol
 
+from agentapp.telemetry.alerts import Alert, PendingAlerts
 from agentapp.telemetry.catalogue import LIVE
 from agentapp.telemetry.measurements import Measurements
 from agentapp.telemetry.minutes import MinuteKey
@@ -24,10 +25,16 @@ class CountStore(Protocol):
     def add(self, counts: Mapping[MinuteKey, int]) -> None: ...
 
 
+class AlertRows(Protocol):
+    def add(self, alerts: Sequence[Alert]) -> None: ...
+
+
 class WorkerReports(Protocol):
     def report(
         self, worker: str, host: str, pid: int, started_at: datetime, numbers: Mapping[str, float]
     ) -> None: ...
+
+    def remove(self, worker: str) -> None: ...
 
 
 class ViolationStore(Protocol):
@@ -53,8 +60,33 @@ class StoreCounts:
             self._telemetry.stored()
         return False
 
+    def end(self) -> None:
+        self.run(0.0)
 
-class ReportWorker:
+
+class StoreAlerts:
+    """Those that could not be stored are stored with the next ones."""
+
+    name = "store alerts"
+
+    def __init__(self, pending: PendingAlerts, store: AlertRows) -> None:
+        self._pending, self._store = pending, store
+
+    def run(self, now: float) -> bool:
+        alerts = self._pending.take()
+        if alerts:
+            try:
+                self._store.add(alerts)
+            except BaseException:
+                self._pending.put_back(alerts)
+                raise
+        return False
+
+    def end(self) -> None:
+        self.run(0.0)
+
+
+class ReportWorker:  # agentapp: shared ok - changed by the heartbeat's thread alone, and after that has ended
     """How many of what there are in this process: to the metrics, and to the database for the pages."""
 
     name = "report worker"
@@ -69,14 +101,21 @@ class ReportWorker:
         self._telemetry, self._store = telemetry, store
         self._worker, self._numbers = worker, numbers
         self._started_at, self._host = datetime.now(UTC), socket.gethostname()
+        self._reported: str | None = None
 
     def run(self, now: float) -> bool:
-        numbers = self._numbers()
+        numbers, worker = self._numbers(), self._worker()
         for kind in LIVE:
             self._telemetry.gauge("live", numbers[kind], kind=kind)
         memory = {"rss_bytes": memory_in_use(), "threads": threading.active_count()}
-        self._store.report(self._worker(), self._host, os.getpid(), self._started_at, {**numbers, **memory})
+        self._store.report(worker, self._host, os.getpid(), self._started_at, {**numbers, **memory})
+        self._reported = worker
         return False
+
+    def end(self) -> None:
+        """One that ends in good order is not missed by the others."""
+        if self._reported == self._worker():
+            self._store.remove(self._reported)
 
 
 def memory_in_use() -> int:
@@ -121,3 +160,6 @@ class StoreViolations:
                 self._telemetry.put_back_found(found)
                 raise
         return False
+
+    def end(self) -> None:
+        self.run(0.0)

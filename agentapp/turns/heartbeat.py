@@ -6,9 +6,9 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from agentapp.errors import DiskFull, StorageUnavailable
 from agentapp.isolation import Binder, RequestScope, new_id
@@ -31,15 +31,18 @@ class Job(Protocol):
         """Do what is due. Whether there will be more to do in a moment."""
 
 
+@runtime_checkable
+class EndingJob(Job, Protocol):
+    def end(self) -> None:
+        """The worker ends: do now what cannot be left to another one."""
+
+
 @dataclass(slots=True)
 class ScheduledJob:
-    """``every`` is the least number of seconds between two runs; 0 is at each beat. If told ``at_close``, it
-    runs once more when the heartbeat ends.
-    """
+    """``every`` is the least number of seconds between two runs; 0 is at each beat."""
 
     job: Job
     every: float = 0.0
-    at_close: bool = False
     last_run: float = float("-inf")
 
 
@@ -69,6 +72,8 @@ class Heartbeat:  # agentapp: shared ok - changed by its own thread alone, and o
         self._wake, self._closing = threading.Event(), threading.Event()
         self._woken_at = 0.0
         self.lag = 0.0  # how late the last beat has ended, in seconds
+        self._worst_lag = 0.0  # since somebody asked
+        self._due: float | None = None  # when the beat that is under way should have begun
 
     def wake(self) -> None:
         """There is something to do: start the thread if there is none (after a fork there is none), and do
@@ -92,7 +97,15 @@ class Heartbeat:  # agentapp: shared ok - changed by its own thread alone, and o
         self._wake.set()
         if thread is not None and self._pid == os.getpid():
             thread.join()
-            self._run_last()
+            self._end_jobs()
+
+    def lateness(self) -> float:
+        """By how many seconds it was late at worst since this was asked last, or is late now."""
+        now = time.monotonic()
+        with self._lock:
+            worst, self._worst_lag = self._worst_lag, 0.0
+        due = self._due
+        return max(worst, 0.0 if due is None else now - due)
 
     def beat(self, due: float | None = None) -> bool:
         """Run every job that is due. Whether there will be more to do in a moment. ``due`` is when this beat
@@ -105,17 +118,11 @@ class Heartbeat:  # agentapp: shared ok - changed by its own thread alone, and o
                 scheduled.last_run = now
                 busy = self._run_job(scheduled.job, now) or busy
         lag = time.monotonic() - (now if due is None else due)
-        self.lag = lag
+        with self._lock:
+            self.lag, self._worst_lag = lag, max(self._worst_lag, lag)
         self._telemetry.gauge("heartbeat_lag_seconds", lag, thread=self.name)
         self._on_lag(lag)
         return busy
-
-    def _run_last(self) -> None:
-        for job in [scheduled.job for scheduled in self.jobs if scheduled.at_close]:
-            try:
-                self._run_job(job, time.monotonic())
-            except Exception as error:
-                log.warning("heartbeat: at its end it could not %s: %s", job.name, described(error))
 
     def _run_job(self, job: Job, now: float) -> bool:
         with self._binder.bound(RequestScope(request_id=f"heartbeat-{new_id()}")):
@@ -125,11 +132,21 @@ class Heartbeat:  # agentapp: shared ok - changed by its own thread alone, and o
                 error.add_note(f"in the heartbeat's job: {job.name}")
                 raise
 
+    def _end_jobs(self) -> None:
+        for scheduled in self.jobs:
+            if isinstance(scheduled.job, EndingJob):
+                try:
+                    with self._binder.bound(RequestScope(request_id=f"heartbeat-{new_id()}")):
+                        scheduled.job.end()
+                except Exception as error:
+                    log.warning("heartbeat: at the end of %s: %s", scheduled.job.name, described(error))
+
     def _run(self) -> None:
         is_away = False
         due = time.monotonic()
         while not self._closing.is_set():
             self._wake.clear()
+            self._due = due
             began, busy = time.monotonic(), False
             try:
                 busy = self.beat(due)
@@ -144,6 +161,7 @@ class Heartbeat:  # agentapp: shared ok - changed by its own thread alone, and o
                 self._on_failure()
                 where = "".join(getattr(error, "__notes__", ())[-1:])
                 log.error("heartbeat: unexpected error %s: %s", where, described(error))
+            self._due = None
             due = self._rest(busy, time.monotonic() - began)
 
     def _rest(self, busy: bool, took: float) -> float:
@@ -167,6 +185,10 @@ class Heartbeats:
     @property
     def jobs(self) -> tuple[ScheduledJob, ...]:
         return tuple(scheduled for thread in self.threads for scheduled in thread.jobs)
+
+    def lateness(self) -> Mapping[str, float]:
+        """See `Heartbeat.lateness`, by the names of the threads."""
+        return {thread.name: thread.lateness() for thread in self.threads}
 
     def wake(self) -> None:
         for thread in self.threads:

@@ -46,6 +46,9 @@ class Leases:
             grown = min(LAGS_PER_LEASE * self._worst_lag, LONGEST_LEASE)
             return Lease(self._worker, max(self._length, grown))
 
+    def worker(self) -> str:
+        return self.current().worker
+
     def note_lag(self, seconds: float) -> None:
         """The beat that renews leases came so late. The leases after it are longer than that by far, and
         become shorter again when the beats are in time.

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from agentapp.guardrails.limit_admin import LimitAdmin
 from agentapp.guardrails.operator import BreakerAdmin
+from agentapp.storage.alerts import AlertStore
 from agentapp.storage.audit_log import AuditLog
 from agentapp.storage.audit_rows import AuditRows
 from agentapp.storage.count_series import CountSeries
@@ -22,3 +23,4 @@ class AdminStores:
     counts: CountSeries
     violations: ViolationLog
     live_objects: LiveObjects
+    alerts: AlertStore

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import hmac
+from collections.abc import Mapping
 from ipaddress import ip_address
 
 from flask import Blueprint, Request, Response, request
 
 from agentapp.errors import LoginRequired, NotFound, StorageUnavailable
+from agentapp.telemetry.catalogue import READ_FROM_DATABASE
 from agentapp.telemetry.metrics import CONTENT_TYPE, GaugeNow
 from agentapp.web.parts import Parts, parts
 
@@ -48,13 +50,14 @@ def _from_database(app: Parts) -> list[GaugeNow]:
     """What is not there while the database is away. All else is."""
     try:
         score = app.isolation.now()
-        return [
-            GaugeNow(
-                "isolation_score",
-                "Share of the checked requests of the last hour in which isolation held.",
-                {} if score is None else {"": score},
-            ),
-            GaugeNow("breakers_open", "Breakers that are not closed.", app.breakers.open_breakers(), "scope"),
-        ]
+        now: dict[str, Mapping[str, float]] = {
+            "isolation_score": {} if score is None else {"": score},
+            "breakers_open": app.breakers.open_breakers(),
+            "alerts_open": app.admin.alerts.open_by_kind(),
+        }
     except StorageUnavailable:
         return []
+    return [
+        GaugeNow(metric.name, metric.help, now[metric.name], next(iter(metric.labels), ""))
+        for metric in READ_FROM_DATABASE
+    ]

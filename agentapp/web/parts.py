@@ -16,8 +16,7 @@ from agentapp.guardrails.new_chats import NewChats
 from agentapp.guardrails.pages import PageSlots
 from agentapp.guardrails.seats import Seats
 from agentapp.guardrails.sign_in import SignIns
-from agentapp.isolation import RequestScope, ThreadBinder, new_id
-from agentapp.logs import described
+from agentapp.isolation import RequestScope, ThreadBinder
 from agentapp.storage.accounts import Accounts
 from agentapp.storage.audit_tallies import AuditTallies
 from agentapp.storage.branches import Branches
@@ -113,14 +112,9 @@ class Parts:
         }
 
     def close(self) -> None:
-        """End the background threads, store what they have left, and give the connections back."""
+        """End the background threads, which store what they have left, and give the connections back."""
         self.turns.close()
         self.turns.kit.traces.close()
-        try:
-            with self.binder.bound(RequestScope(request_id=f"close-{new_id()}")):
-                self.audit_tallies.store_all()
-        except Exception as error:
-            log.warning("the last audit rows could not be stored: %s", described(error))
         self.db.close()
 
 

@@ -144,24 +144,24 @@ def _alerts() -> None:
         sa.Column("acknowledged_by", ID, nullable=True),
         sa.Column("delivered_at", TIME, nullable=True),
         sa.Column("delivery_attempts", sa.Integer(), nullable=False),
+        sa.Column("delivery_since", TIME, nullable=True),
+        sa.Column("delivery_problem", sa.String(160), nullable=False),
         sa.Column("next_delivery_at", TIME, nullable=True),
         sa.PrimaryKeyConstraint("id", name="pk_alerts"),
     )
-    open_ones = sa.text("acknowledged_at IS NULL")
-    op.create_index(
-        "uq_alerts_open",
-        "alerts",
-        ["kind", "subject"],
-        unique=True,
-        sqlite_where=open_ones,
-        postgresql_where=open_ones,
+    is_open, is_done, to_deliver = (
+        "acknowledged_at IS NULL",
+        "acknowledged_at IS NOT NULL",
+        "next_delivery_at IS NOT NULL",
     )
-    op.create_index("ix_alerts_last", "alerts", ["last_at"])
-    undelivered = sa.text("next_delivery_at IS NOT NULL")
-    op.create_index(
-        "ix_alerts_delivery",
-        "alerts",
-        ["next_delivery_at"],
-        sqlite_where=undelivered,
-        postgresql_where=undelivered,
-    )
+    for name, columns, condition in (
+        ("uq_alerts_open", ["kind", "subject"], is_open),
+        ("ix_alerts_open", ["last_at", "id"], is_open),
+        ("ix_alerts_open_tenant", ["tenant_id", "last_at", "id"], is_open),
+        ("ix_alerts_done", ["acknowledged_at", "id"], is_done),
+        ("ix_alerts_done_tenant", ["tenant_id", "acknowledged_at", "id"], is_done),
+        ("ix_alerts_delivery", ["next_delivery_at"], to_deliver),
+    ):
+        where = sa.text(condition)
+        unique = name.startswith("uq_")
+        op.create_index(name, "alerts", columns, unique=unique, sqlite_where=where, postgresql_where=where)

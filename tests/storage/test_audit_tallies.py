@@ -77,7 +77,7 @@ def test_the_first_time_has_its_row_at_once_and_those_after_it_share_one_a_minut
         tallies.run(0.0)
         clock.now += 1
     assert counts(db) == [1, 60]
-    tallies.store_all()
+    tallies.end()
     first, second, third = rows(db)
     assert [row.detail["count"] for row in (first, second, third)] == [1, 60, 59]
     assert [row.at - NOON for row in (first, second, third)] == [
@@ -93,7 +93,7 @@ def test_nothing_is_lost_and_nothing_counted_twice(db: Database, tallies: AuditT
         if n % 5 == 0:
             tallies.run(0.0)
     for _ in range(2):
-        tallies.store_all()
+        tallies.end()
         assert sum(counts(db)) == 300
 
 

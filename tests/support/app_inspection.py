@@ -47,7 +47,7 @@ def sql(settings: Settings, statement: str, *values: object) -> list[tuple[Any, 
         return found
 
 
-OF_THE_HEARTBEAT = {"audit_log", "workers", "minute_counts", "background_jobs"}
+OF_THE_HEARTBEAT = {"alerts", "audit_log", "workers", "minute_counts", "background_jobs"}
 
 
 def dump(settings: Settings) -> dict[str, list[tuple[Any, ...]]]:

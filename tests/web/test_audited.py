@@ -228,8 +228,9 @@ def test_what_was_counted_is_stored_when_the_worker_ends(
 ) -> None:
     app = make_app()
     bob = person(app, "bob")
-    bob.get(f"/chat/{new_id()}")
     parts: Parts = app.extensions["agentapp"]
+    parts.start()
+    bob.get(f"/chat/{new_id()}")
     parts.close()
     assert len(rows(parts.db, "lookup-denied")) == 1
     parts.db.close()
@@ -243,11 +244,12 @@ def test_a_database_that_is_away_fails_no_answer_and_no_end(
 ) -> None:
     app = make_app()
     bob = person(app, "bob")
-    assert bob.get(f"/chat/{new_id()}").status_code == 404
+    app.extensions["agentapp"].start()
     with monkeypatch.context() as broken, caplog.at_level(logging.WARNING):
         broken.setattr(Database, "transaction", lambda *anything, **more: 1 / 0)
+        assert bob.get(f"/chat/{new_id()}").status_code == 404
         app.extensions["agentapp"].close()
-    assert "audit rows could not be stored" in caplog.text
+    assert "at the end of store counted audit rows: ZeroDivisionError" in caplog.text
 
 
 def test_a_turn_writes_no_row(app: Flask, ann: Person) -> None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from flask import Blueprint, Flask
 
-from agentapp.web.admin import audit_log, breakers, isolation, limits, overview
+from agentapp.web.admin import alerts, audit_log, breakers, isolation, limits, overview
 from agentapp.web.admin.navigation import PAGES, AdminPage
 from agentapp.web.admin.viewer import may_see_admin_pages, require_admin, viewer
 
 # Each has a `blueprint` of its own, whose address begins after /admin.
-MODULES = (overview, isolation, breakers, limits, audit_log)
+MODULES = (overview, isolation, alerts, breakers, limits, audit_log)
 
 
 def init_app(app: Flask) -> None:
@@ -24,7 +24,11 @@ def init_app(app: Flask) -> None:
 def _template_values() -> dict[str, object]:
     if not may_see_admin_pages():  # the page is about the refusal
         return {}
-    return {"viewer": viewer(), "admin_pages": pages_for(viewer().is_operator)}
+    return {
+        "viewer": viewer(),
+        "admin_pages": pages_for(viewer().is_operator),
+        "open_alerts": alerts.badge(),
+    }
 
 
 def pages_for(is_operator: bool) -> list[AdminPage]:

@@ -14,6 +14,7 @@ class AdminPage(NamedTuple):
 
 PAGES: tuple[AdminPage, ...] = (
     AdminPage("/admin/isolation", "Isolation", "Whether it holds: the score, checks, violations, leaks."),
+    AdminPage("/admin/alerts", "Alerts", "What somebody has to look at, until somebody has."),
     AdminPage("/admin/breakers", "Breakers", "Who is stopped, why and until when; reset and force."),
     AdminPage("/admin/limits", "Limits", "What was refused; limits of users and tenants, to be changed."),
     AdminPage("/admin/audit-log", "Audit log", "Who did what, and when; filters, CSV."),

@@ -97,8 +97,9 @@ def _within(seconds: float, name: str, check: Check) -> list[Line]:
 def _secrets(settings: Settings) -> list[str]:
     """The database's URL is one as a whole; its password goes with what stands before the @ of an address."""
     names = [name for name, declared in settings_of(Settings).items() if declared.secret]
-    values = [str(getattr(settings, name) or "") for name in names if name != "database_url"]
-    return [value for value in values if value != setting_checks.NO_SECRET]
+    values = [getattr(settings, name) for name in names if name != "database_url"]
+    texts = [value.decode("utf-8", "replace") if isinstance(value, bytes) else value for value in values]
+    return [text for text in texts if text and text != setting_checks.NO_SECRET]
 
 
 def _print(lines: list[Line], as_json: bool) -> None:

@@ -28,6 +28,10 @@ MODEL = "claude-sonnet-4-6"
 SECRET = "s" * 40
 PUBLIC = {"AGENTAPP_BIND": "0.0.0.0:8000", "AGENTAPP_SECRET_KEY": SECRET}
 BEHIND_TLS = {"AGENTAPP_HTTPS": "1", "AGENTAPP_HOSTS": "chat.example.org", "AGENTAPP_TRUSTED_PROXIES": "1"}
+WEBHOOK = {
+    "AGENTAPP_ALERT_WEBHOOK": "https://hooks.example.org/T0/the-private-path",
+    "AGENTAPP_ALERT_WEBHOOK_SECRET": "whsec_" + "c2VjcmV0" * 4,
+}
 
 Found = Callable[..., dict[str, tuple[str, str]]]
 
@@ -54,8 +58,8 @@ def test_if_all_is_well_every_line_says_ok(migrated: Agentapp) -> None:
     assert {line.split()[0] for line in done.stdout.splitlines()} == {"ok"}
     assert done.stderr == ""
     assert [line.split("  ")[2] for line in done.stdout.splitlines()] == [
-        *("settings", "secret", "address", "https", "proxies", "metrics", "disk", "schema", "database"),
-        *("clock", "team", "provider", "open files", "traces"),
+        *("settings", "secret", "address", "https", "proxies", "metrics", "alerts", "disk"),
+        *("schema", "database", "clock", "team", "provider", "open files", "traces"),
     ]
 
 
@@ -122,7 +126,9 @@ def test_a_variable_that_is_no_setting_is_told(found: Found) -> None:
     [
         (PUBLIC, {"address": "do", "https": "do", "metrics": "note", "provider": "do"}),
         (PUBLIC | BEHIND_TLS, {"address": "ok", "https": "ok", "proxies": "note", "metrics": "note"}),
-        (PUBLIC | {"AGENTAPP_METRICS_TOKEN": SECRET}, {"metrics": "ok"}),
+        (PUBLIC | {"AGENTAPP_METRICS_TOKEN": SECRET}, {"metrics": "ok", "alerts": "note"}),
+        (PUBLIC | WEBHOOK, {"alerts": "ok"}),
+        (BEHIND_TLS, {"alerts": "note"}),
         (PUBLIC | {"AGENTAPP_PROVIDER": "demo"}, {"provider": "note"}),
         (BEHIND_TLS, {"address": "ok", "https": "ok", "proxies": "ok", "metrics": "note"}),
         (BEHIND_TLS | {"AGENTAPP_TRUSTED_PROXIES": "0"}, {"https": "ok", "proxies": "do"}),
@@ -132,6 +138,19 @@ def test_a_variable_that_is_no_setting_is_told(found: Found) -> None:
 def test_what_is_risky_together_is_told(found: Found, env: dict[str, str], expected: dict[str, str]) -> None:
     lines = found(**env)
     assert {check: lines[check][0] for check in expected} == expected
+
+
+def test_the_webhook_is_told_by_its_host_and_needs_its_secret(
+    found: Found, agentapp: Agentapp, environ: dict[str, str]
+) -> None:
+    lines = found(**WEBHOOK)
+    assert lines["alerts"] == ("ok", "sent, signed, to hooks.example.org")
+    assert "private" not in str(lines)
+    assert "secretsecret" not in str(lines)
+    environ.pop("AGENTAPP_ALERT_WEBHOOK_SECRET")
+    done = agentapp("doctor")
+    assert done.exit_code == 2
+    assert "AGENTAPP_ALERT_WEBHOOK_SECRET: needed because AGENTAPP_ALERT_WEBHOOK is set" in done.stdout
 
 
 def test_it_may_be_told_where_to_listen_as_serve_is(found: Found, agentapp: Agentapp) -> None:

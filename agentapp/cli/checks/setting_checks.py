@@ -5,6 +5,7 @@ from __future__ import annotations
 import stat
 from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
+from urllib.parse import urlsplit
 
 from agentapp import config
 from agentapp.cli.checks.line import Line, do, note, ok
@@ -93,6 +94,7 @@ def check_address(settings: Settings, server: ServerOptions) -> Iterator[Line]:
     yield _https(settings, server)
     yield _proxies(settings, server)
     yield _metrics(settings, server)
+    yield _alerts(settings, server)
 
 
 def _https(settings: Settings, server: ServerOptions) -> Line:
@@ -126,3 +128,13 @@ def _metrics(settings: Settings, server: ServerOptions) -> Line:
         return ok("metrics", "/metrics answers this machine only")
     text = "/metrics answers this machine only: set AGENTAPP_METRICS_TOKEN if Prometheus is on another"
     return note("metrics", text)
+
+
+def _alerts(settings: Settings, server: ServerOptions) -> Line:
+    """Without the path of the webhook: with many services, who knows it may send there."""
+    if settings.alert_webhook:
+        return ok("alerts", f"sent, signed, to {urlsplit(settings.alert_webhook).hostname}")
+    text = "nobody is told of them: they are on /admin/alerts and in the log"
+    if is_loopback(server.bind) and not settings.https:
+        return ok("alerts", text)
+    return note("alerts", f"{text}. AGENTAPP_ALERT_WEBHOOK sends them somewhere")

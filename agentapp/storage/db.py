@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 import threading
 from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from typing import Any
 
 from sqlalchemy import Engine, PoolProxiedConnection, exc, text
@@ -163,22 +163,17 @@ class Database:
         """
         self.release()
         engine = make_engine(self.engine.url.render_as_string(hide_password=False))
-        is_sqlite = engine.dialect.name == "sqlite"
-        with (
-            self._permit() if is_sqlite else nullcontext(),
-            translating_errors(self.disk),
-            ExitStack() as held,
-        ):
-            held.callback(engine.dispose)
+        alone = nullcontext() if self._kept_writers is None else self._permit()
+        with alone, translating_errors(self.disk), closing(engine.raw_connection()) as borrowed:
+            connection: Any = borrowed.dbapi_connection
+            if self._kept_writers is None:
+                connection.autocommit = True
             try:
-                borrowed = engine.raw_connection()
-                held.callback(borrowed.close)
-                connection: Any = borrowed.dbapi_connection
-                if not is_sqlite:
-                    connection.autocommit = True
                 yield connection
             except self._driver_error as error:
                 self._statements.translate(error)
+            finally:
+                borrowed.detach()  # it is closed, and does not go back to the pool
 
     def open_readers(self) -> int:
         """How many request-scoped db sessions are open. If some leak, this number grows."""

@@ -79,8 +79,8 @@ def _rows(tenant: TenantKeeping) -> list[Row]:
     old_chats = stores.old_chats.count_old(tenant.tenant_id, chats, most) if chats else 0
     old_rows = stores.retention.old_audit_rows(tenant.tenant_id, audit, most) if audit else 0
     return [
-        Row("Chats, after they were used last", "chats_days", tenant.chats, _counted(old_chats)),
-        Row("Rows of the audit log", "audit_days", tenant.audit, _counted(old_rows)),
+        Row("Chats, after last use", "chats_days", tenant.chats, _counted(old_chats)),
+        Row("Audit rows", "audit_days", tenant.audit, _counted(old_rows)),
     ]
 
 

@@ -27,15 +27,18 @@ from agentapp.guardrails.sign_in import SignIns
 from agentapp.guardrails.storage_quota import StorageQuota
 from agentapp.guardrails.streams import StreamSlots
 from agentapp.isolation import RequestScope, ThreadBinder, UserScope
+from agentapp.retention.schedule import ScheduledCleanUp
 from agentapp.storage.accounts import Accounts
 from agentapp.storage.alert_outbox import AlertOutbox
 from agentapp.storage.alerts import AlertStore
 from agentapp.storage.audit_log import AuditLog
 from agentapp.storage.audit_rows import AuditRows
 from agentapp.storage.audit_tallies import AuditTallies
+from agentapp.storage.background_jobs import BackgroundJobs
 from agentapp.storage.branches import Branches
 from agentapp.storage.breakers import SqlBreakerStore
 from agentapp.storage.cells import CellStore
+from agentapp.storage.chat_removal import ChatRemoval
 from agentapp.storage.chats import Chats
 from agentapp.storage.count_series import CountSeries
 from agentapp.storage.db import Database
@@ -45,10 +48,18 @@ from agentapp.storage.live_turns import SqlLiveTurnStore
 from agentapp.storage.logins import Logins, SeenLogins
 from agentapp.storage.minute_counts import IsolationScore, MinuteCountStore
 from agentapp.storage.notes import Notes
+from agentapp.storage.retention_parts import (
+    make_all_chats,
+    make_clean_up,
+    make_eraser,
+    make_retention_store,
+)
 from agentapp.storage.room import Room
 from agentapp.storage.search_index import SearchIndex
 from agentapp.storage.turns import SqlTurnStore
 from agentapp.storage.usage_days import OwnUsage
+from agentapp.storage.vacuum import Vacuum
+from agentapp.storage.values import utc_now
 from agentapp.storage.violations import ViolationLog
 from agentapp.storage.workers import WorkerStore
 from agentapp.telemetry import Telemetry
@@ -74,7 +85,7 @@ from agentapp.telemetry.live import OpenRequests
 from agentapp.telemetry.measurements import Measurements
 from agentapp.telemetry.spans import find_tracer
 from agentapp.telemetry.webhook import Webhook
-from agentapp.turns.heartbeat import ScheduledJob
+from agentapp.turns.heartbeat import Heartbeat, ScheduledJob
 from agentapp.turns.kit import TurnKit
 from agentapp.turns.leases import Leases
 from agentapp.turns.live_agents import LiveAgents
@@ -130,6 +141,8 @@ def make_parts(settings: Settings, team: Team) -> Parts:
         traces=make_traces(settings),
     )
     audit_tallies = AuditTallies(db)
+    all_chats = make_all_chats(db, kit.store, kit.ends, cells)
+    clean_up = ScheduledCleanUp(make_clean_up(db, settings, cell_kind, cells), BackgroundJobs(db), utc_now)
     seats = Seats(settings.threads + PAGES_WORKER)
     slots = StreamSlots(seats, settings.threads, settings.threads_reserved, settings.streams_user)
     live_turns, workers, score = SqlLiveTurnStore(db), WorkerStore(db), IsolationScore(db, telemetry)
@@ -184,15 +197,24 @@ def make_parts(settings: Settings, team: Team) -> Parts:
         isolation=score,
         breakers=cells,
         audit_tallies=audit_tallies,
-        admin=make_admin_stores(db, cell_kind, cells, alerts),
+        admin=make_admin_stores(settings, db, cell_kind, cells, alerts),
+        all_chats=all_chats,
+        eraser=make_eraser(db, all_chats, guardrails),
+        vacuum=Vacuum(db),
+        # Not one of those that turns wake up.
+        cleaning=Heartbeat("clean-up", [ScheduledJob(clean_up)], binder, telemetry, on_failure=lambda: None),
     )
     return parts
 
 
-def make_admin_stores(db: Database, cell_kind: Cells, cells: CellStore, alerts: AlertStore) -> AdminStores:
+def make_admin_stores(
+    settings: Settings, db: Database, cell_kind: Cells, cells: CellStore, alerts: AlertStore
+) -> AdminStores:
     return AdminStores(
         audit_log=AuditLog(db),
         audit_rows=AuditRows(db),
+        retention=make_retention_store(db, settings),
+        old_chats=ChatRemoval(db, cells),
         limits=LimitAdmin(cell_kind, SqlLimitStore(db, cells)),
         breakers=BreakerAdmin(cell_kind, SqlBreakerStore(db, cells)),
         counts=CountSeries(db),

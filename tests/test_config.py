@@ -85,6 +85,8 @@ GOOD: dict[str, tuple[str, str, Any]] = {
     "AGENTAPP_REGISTRY_CLEANUP_EVERY": ("1", "registry_cleanup_every", 1),
     "OTEL_EXPORTER_OTLP_ENDPOINT": ("http://127.0.0.1:4318", "otlp_endpoint", "http://127.0.0.1:4318"),
     "AGENTAPP_TRACE_CONTENT": ("1", "trace_content", True),
+    "AGENTAPP_RETAIN_SESSIONS_DAYS": ("30", "retain_sessions_days", 30),
+    "AGENTAPP_RETAIN_AUDIT_DAYS": ("1", "retain_audit_days", 1),
 }
 # What a variable cannot be set without.
 NEEDED = {
@@ -112,6 +114,8 @@ SWITCHABLE: dict[str, Any] = {
     "AGENTAPP_PAGES_USER": 16,
     "AGENTAPP_TOOL_CALLS_TURN": 20,
     "AGENTAPP_TOOL_CALLS_SESSION": None,
+    "AGENTAPP_RETAIN_SESSIONS_DAYS": None,
+    "AGENTAPP_RETAIN_AUDIT_DAYS": 365,
 }
 RATES = tuple(variable for variable in SWITCHABLE if "_RATE_" in variable)
 DOLLARS = tuple(variable for variable in SWITCHABLE if variable.endswith("_USD"))
@@ -134,6 +138,8 @@ WHOLE = {
     "AGENTAPP_TOOL_CALLS_SESSION": (1, 10**9),
     "AGENTAPP_REGISTRY_CAP": (4, 10_000_000),
     "AGENTAPP_REGISTRY_CLEANUP_EVERY": (1, 1_000_000),
+    "AGENTAPP_RETAIN_SESSIONS_DAYS": (1, 36_500),
+    "AGENTAPP_RETAIN_AUDIT_DAYS": (1, 36_500),
 }
 
 BAD_RATES = ("20", "20/", "/minute", "0/minute", "20/0minutes", "20/fortnight", "-1/minute", "1.5/minute")

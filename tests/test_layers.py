@@ -15,7 +15,7 @@ LAYERS = (
     {"app", "cli"},
     {"web"},
     {"storage"},
-    {"turns"},
+    {"retention", "turns"},
     {"agents", "guardrails", "server"},
     {"config", "telemetry"},
     {"events", "instance", "isolation", "parsing", "processors"},

@@ -25,6 +25,10 @@ COMMANDS = (
     ("user", "Accounts."),
     ("breakers", "Breakers: of chat sessions, users, tenants and the model provider."),
     ("doctor", "Look at settings, database, model provider and machine, and say what to do."),
+    (
+        "cleanup",
+        "Remove what is too old: chats, audit rows, ended logins, idle guardrail cells and the like.",
+    ),
     ("audit", "Find state that requests share by mistake, in anybody's Python."),
 )
 

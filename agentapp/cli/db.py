@@ -7,6 +7,7 @@ import click
 from agentapp import config
 from agentapp.cli import database
 from agentapp.storage import schema
+from agentapp.storage.vacuum import Vacuum
 
 
 @click.group()
@@ -19,3 +20,13 @@ def upgrade() -> None:
     """Bring the database up to date. Does nothing if it is already."""
     database.upgrade(config.load())
     click.echo(f"the database is at revision {schema.HEAD}")
+
+
+@db.command()
+def vacuum() -> None:
+    """Free the room of what was deleted, and leave no copy of it in SQLite's file.
+
+    SQLite's file is made anew: meanwhile others can read, but not write.
+    """
+    with database.open_database(config.load()) as found:
+        click.echo(Vacuum(found).run().value)

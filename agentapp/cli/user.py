@@ -9,10 +9,23 @@ from typing import cast
 import click
 
 from agentapp import config
-from agentapp.cli.database import open_accounts, upgrade
+from agentapp.cli.database import open_accounts, open_database, upgrade
 from agentapp.errors import BadRequest
+from agentapp.guardrails.cell import Cells
+from agentapp.guardrails.guard import Guardrails
+from agentapp.guardrails.policies import cell_policies, longest_turn
+from agentapp.guardrails.registry import Registry
+from agentapp.isolation import RequestScope
 from agentapp.storage import schema
+from agentapp.storage.cells import CellStore
+from agentapp.storage.retention_parts import make_all_chats, make_eraser
+from agentapp.storage.turns import SqlTurnStore
+from agentapp.storage.user_erasure import UserErasureStore
+from agentapp.storage.vacuum import Vacuum, Vacuumed
 from agentapp.storage.values import Role
+from agentapp.telemetry import NullTelemetry
+from agentapp.turns.ends import TurnEnds
+from agentapp.turns.uncounted import UncountedTurns
 
 
 @click.group()
@@ -83,6 +96,31 @@ def set_password(name: str, password_stdin: bool) -> None:
     with open_accounts(config.load()) as accounts:
         accounts.set_password(name, password)
     click.echo(f"changed the password of {name}")
+
+
+@user.command()
+@click.argument("name")
+@click.option("--yes", is_flag=True, help="Do not ask for the name again.")
+@click.option("--no-vacuum", is_flag=True, help="Leave copies in SQLite's file to `agentapp db vacuum`.")
+def erase(name: str, yes: bool, no_vacuum: bool) -> None:
+    """Remove every trace of a user but audit rows, which keep an id. It cannot be undone.
+
+    SQLite's file is made anew after it: meanwhile others can read, but not write.
+    """
+    settings = config.load()
+    with open_database(settings) as database:
+        found = UserErasureStore(database).named(name)
+        if not yes and click.prompt("All chats of this user go too. The name again", type=str) != name:
+            raise BadRequest("That is another name. Nothing was erased.")
+        kind, cells = Cells(cell_policies(settings, longest_turn(settings))), CellStore(database)
+        guardrails = Guardrails(Registry(kind, cells), settings.provider)
+        ends = TurnEnds(guardrails, NullTelemetry(), UncountedTurns())
+        chats = make_all_chats(database, SqlTurnStore(database, cells), ends, cells)
+        erased = make_eraser(database, chats, guardrails).erase(found, RequestScope(request_id="cli"))
+        for table, count in erased.items():
+            click.echo(f"{count:>9,}  {table}")
+        click.echo(f"erased {found.name}, who is {found.id} in the audit log")
+        click.echo((Vacuumed.LATER if no_vacuum else Vacuum(database).run()).value)
 
 
 def _read_password() -> str:

@@ -275,6 +275,18 @@ class Settings:
     disk_reserve_bytes: int | None = setting(
         "AGENTAPP_DISK_RESERVE_MB", "64", or_off(megabytes), "megabytes of SQLite's disk that stay free"
     )
+    retain_sessions_days: int | None = setting(
+        "AGENTAPP_RETAIN_SESSIONS_DAYS",
+        "off",
+        or_off(whole(1, 36_500)),
+        "days after which an unused chat is deleted, unless it is pinned; a tenant may have its own",
+    )
+    retain_audit_days: int | None = setting(
+        "AGENTAPP_RETAIN_AUDIT_DAYS",
+        "365",
+        or_off(whole(1, 36_500)),
+        "days after which a row of the audit log is deleted; a tenant may have its own",
+    )
     registry_cap: int = setting(
         "AGENTAPP_REGISTRY_CAP", "1000", whole(4, 10_000_000), "cells a worker keeps in memory"
     )

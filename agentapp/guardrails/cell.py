@@ -125,9 +125,21 @@ class Cells:
     def is_unused(self, cell: Cell) -> bool:
         return not self.mark(cell)
 
+    def is_idle(self, cell: Cell, now: float) -> bool:
+        """Whether a new one in its place would decide just the same from now on. Nobody has reserved anything
+        in it, and what it has counted counts no more. That a breaker once opened and how often is forgotten.
+        """
+        counted = cell.bucket.used(now) or cell.budget.used(now)
+        reserved = cell.budget.holds.count(now) or cell.bulkhead.holds.count(now)
+        return not (self.mark(cell) or cell.tools or cell.outage.slots or counted or reserved)
+
     def with_limits(self, key: Key, cell: Cell, limits: Limits) -> Cell:
         """The same cell, with these limits and otherwise those of the settings."""
         return Cell.from_json(self._policies[key.scope], {**cell.to_json(), "limits": dict(limits)})
+
+    @property
+    def scopes(self) -> frozenset[str]:
+        return frozenset(self._policies)
 
     def policy(self, scope: str) -> CellPolicy:
         """What the settings say."""

@@ -70,6 +70,10 @@ class Outage:
         named = who if who in known or len(known) < MOST_USERS else UNNAMED
         return self._noted(named, now, _without(named, self.slots) if is_open else self._live(now))
 
+    def without(self, who: Person) -> Outage:
+        """As if nothing had happened to this user, who is erased."""
+        return Outage(self.policy, tuple(_without(who, self.slots)))
+
     def cleared(self) -> Outage:
         """Without the failures, after the model was seen to work again."""
         return Outage(self.policy)

@@ -160,6 +160,13 @@ def sign_in_policies(rate: Rate | None) -> dict[str, CellPolicy]:
     }
 
 
+def keys_of_name(name: str) -> tuple[Key, ...]:
+    """The cells of attempts to sign in with this name. Those of its browsers cannot be found by anybody who
+    has not the browser's cookie; those of addresses belong to everybody there.
+    """
+    return Key(NAME, _digest(name)), Key(ATTEMPTS, _digest(name))
+
+
 def network_of(address: str) -> str:
     """What counts as one address. For IPv6 it is the network, because each one has billions of addresses."""
     try:

@@ -11,7 +11,7 @@ from typing import Any
 
 from sqlalchemy import bindparam, insert, select, update
 
-from agentapp.errors import NotFound
+from agentapp.errors import BadRequest, NotFound
 from agentapp.isolation import Scope, UserScope, new_id
 from agentapp.storage.db import Database
 from agentapp.storage.locks import lock_chat, lock_user
@@ -26,13 +26,28 @@ from agentapp.storage.words import first_place
 from agentapp.turns.values import UNTITLED
 
 MAX_PASSAGE_CHARS = 160
-CHAT_COLUMNS = (ChatSession.id, ChatSession.title, ChatSession.created_at, ChatSession.updated_at)
+MOST_PINNED = 20  # they stand above the list on every page of a chat
+CHAT_COLUMNS = (
+    ChatSession.id,
+    ChatSession.title,
+    ChatSession.created_at,
+    ChatSession.updated_at,
+    ChatSession.pinned_at,
+)
 ADD_CHAT = Statement(insert(ChatSession), ("id", "tenant_id", "user_id", "title", "created_at", "updated_at"))
 GET_CHAT = Statement(select(*CHAT_COLUMNS).where(this_session(OWNER)))
 RENAME_CHAT = Statement(update(ChatSession).where(this_session(OWNER)), ("title",))
+_OWN_CHATS = select(*CHAT_COLUMNS).where(
+    ChatSession.tenant_id == OWNER.tenant_id, ChatSession.user_id == OWNER.user_id
+)
+PIN_CHAT = Statement(update(ChatSession).where(this_session(OWNER)), ("pinned_at",))
+PINNED_CHATS = Statement(
+    _OWN_CHATS.where(ChatSession.pinned_at.is_not(None))
+    .order_by(ChatSession.pinned_at.desc(), ChatSession.id)
+    .limit(MOST_PINNED)
+)
 NEWEST_CHATS = Statement(
-    select(*CHAT_COLUMNS)
-    .where(ChatSession.tenant_id == OWNER.tenant_id, ChatSession.user_id == OWNER.user_id)
+    _OWN_CHATS.where(ChatSession.pinned_at.is_(None))
     .order_by(ChatSession.updated_at.desc(), ChatSession.id)
     .offset(bindparam("skipped"))
     .limit(bindparam("most"))
@@ -60,10 +75,27 @@ class Chats:
     ) -> tuple[list[Chat], bool]:
         """One page of the user's chats, newest first, and whether there is another page after it.
 
-        With ``words``, only those that have a message or a title with all of them.
+        With ``words``, only those that have a message or a title with all of them, pinned or not.
         """
         rows = self._found(scope, words, (page - 1) * size, size + 1)
         return [Chat(*row) for row in rows[:size]], len(rows) > size
+
+    def pinned(self, scope: UserScope) -> list[Chat]:
+        """Those that the user has pinned, the last one first. They are in no `page` without words."""
+        owner = {"own_tenant": scope.tenant_id, "own_user": scope.user_id}
+        return [Chat(*row) for row in self._db.look(PINNED_CHATS, owner)]
+
+    def pin(self, scope: Scope, *, pinned: bool) -> None:
+        """When it was used last stays as it is. To pin it again changes nothing."""
+        with self._db.transaction() as db:
+            if lock_chat(db, scope) is None:
+                raise NotFound("There is no such chat.")
+            already = [row[0] for row in db.run(PINNED_CHATS, owner_parameters(scope)).all()]
+            if pinned and scope.session_id in already:
+                return
+            if pinned and len(already) >= MOST_PINNED:
+                raise BadRequest(f"You can pin {MOST_PINNED} chats. Unpin one first.")
+            db.run(PIN_CHAT, {**owner_parameters(scope), "pinned_at": utc_now() if pinned else None})
 
     def _found(self, scope: UserScope, words: str, skipped: int, most: int) -> Sequence[Any]:
         if not words:

@@ -5,15 +5,15 @@ from __future__ import annotations
 import sqlite3
 import threading
 from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from typing import Any
 
 from sqlalchemy import Engine, PoolProxiedConnection, exc, text
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
-from agentapp.errors import NotBound, StatementTimeout, StorageUnavailable
+from agentapp.errors import NotBound, StorageUnavailable
 from agentapp.isolation import Binder
-from agentapp.storage.disk import Disk, is_disk_full
+from agentapp.storage.disk import Disk
 from agentapp.storage.engines import (
     KEPT_SQLITE_CONNECTIONS,
     POSTGRES_WRITERS,
@@ -25,12 +25,11 @@ from agentapp.storage.engines import (
 from agentapp.storage.holders import ConnectionHolders
 from agentapp.storage.kept_connections import KeptConnections
 from agentapp.storage.statements import CompiledStatements, DriverConnection, Row, Statement, Values
-from agentapp.storage.time_limit import limit_statements, took_too_long
+from agentapp.storage.time_limit import limit_statements
+from agentapp.storage.translated_errors import translating_errors
 from agentapp.storage.write_permits import Shares, WritePermits
 from agentapp.storage.write_token import WriteToken
 from agentapp.telemetry import NullTelemetry, Telemetry, Wait
-
-POSTGRES_UNDEFINED_TABLE = "42P01"  # SQLite has no code of its own for this error
 
 
 class Database:
@@ -79,7 +78,7 @@ class Database:
     @contextmanager
     def reading(self) -> Iterator[Session]:
         """The scope's own db. It keeps its connection until `release`."""
-        with _translating_errors(self.disk):
+        with translating_errors(self.disk):
             yield self._readers()
 
     @contextmanager
@@ -90,7 +89,7 @@ class Database:
         for a second, the pool would run empty and all of them would wait for ever.
         """
         self.release()
-        with self._wait_observed() as wait, self._permit(), _translating_errors(self.disk):
+        with self._wait_observed() as wait, self._permit(), translating_errors(self.disk):
             try:
                 with self._writers.begin() as db:
                     db.connection()  # now it begins
@@ -156,6 +155,25 @@ class Database:
                 kept.close()
         self.engine.dispose()
         self.writing_engine.dispose()
+
+    @contextmanager
+    def maintaining(self) -> Iterator[Any]:
+        """A driver's connection of its own, in no transaction and without a limit on statements, for what is
+        done to the whole database. On SQLite nobody else of this process writes meanwhile.
+        """
+        self.release()
+        engine = make_engine(self.engine.url.render_as_string(hide_password=False))
+        alone = nullcontext() if self._kept_writers is None else self._permit()
+        with alone, translating_errors(self.disk), closing(engine.raw_connection()) as borrowed:
+            connection: Any = borrowed.dbapi_connection
+            if self._kept_writers is None:
+                connection.autocommit = True
+            try:
+                yield connection
+            except self._driver_error as error:
+                self._statements.translate(error)
+            finally:
+                borrowed.detach()  # it is closed, and does not go back to the pool
 
     def open_readers(self) -> int:
         """How many request-scoped db sessions are open. If some leak, this number grows."""
@@ -252,7 +270,7 @@ class Database:
     def _translated(self, error: sqlite3.Error | exc.SQLAlchemyError) -> Exception:
         """As SQLAlchemy would have raised it, and then as we do."""
         try:
-            with _translating_errors(self.disk):
+            with translating_errors(self.disk):
                 if isinstance(error, sqlite3.Error):
                     self._statements.translate(error)
                 raise error
@@ -266,7 +284,7 @@ class Database:
             self._wait_observed() as wait,
             self._share_of(tenant),
             self._permit(urgent=urgent),
-            _translating_errors(self.disk),
+            translating_errors(self.disk),
             self._borrowed() as borrowed,
         ):
             connection = DriverConnection(borrowed.dbapi_connection, self._statements)
@@ -286,7 +304,7 @@ class Database:
     @contextmanager
     def _looking_in_postgres(self) -> Iterator[DriverConnection]:
         with (
-            _translating_errors(self.disk),
+            translating_errors(self.disk),
             self._borrowed() as borrowed,
             _in_our_own_words(borrowed.dbapi_connection),
         ):
@@ -327,20 +345,3 @@ def _in_our_own_words(connection: Any) -> Iterator[None]:
     finally:
         if not connection.closed:
             connection.autocommit = False
-
-
-@contextmanager
-def _translating_errors(disk: Disk) -> Iterator[None]:
-    """An error of the database becomes `StorageUnavailable`. An error of our own statements stays one."""
-    try:
-        yield
-    except (exc.IntegrityError, exc.DataError, exc.ProgrammingError) as error:
-        if getattr(error.orig, "sqlstate", "") != POSTGRES_UNDEFINED_TABLE:
-            raise
-        raise StorageUnavailable("The database has no tables.") from error
-    except (exc.DBAPIError, exc.TimeoutError) as error:
-        if took_too_long(error):
-            raise StatementTimeout("The database took too long over this. Nothing was lost.") from error
-        if is_disk_full(error):
-            raise disk.full(str(getattr(error, "orig", error))) from error
-        raise StorageUnavailable("The database cannot be reached right now. Nothing was lost.") from error

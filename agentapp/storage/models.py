@@ -110,7 +110,17 @@ class InSession(Owned):
 
 class ChatSession(Owned, Base):
     __tablename__ = "sessions"
-    __table_args__ = (Index("ix_sessions_owner", "tenant_id", "user_id", "updated_at"),)
+    __table_args__ = (
+        Index("ix_sessions_owner", "tenant_id", "user_id", "updated_at"),
+        Index(
+            "ix_sessions_pinned",
+            "tenant_id",
+            "user_id",
+            "pinned_at",
+            sqlite_where=text("pinned_at IS NOT NULL"),
+            postgresql_where=text("pinned_at IS NOT NULL"),
+        ),
+    )
 
     id: Mapped[str] = mapped_column(Id, primary_key=True)
     title: Mapped[str] = mapped_column(String(200))

@@ -32,6 +32,7 @@ class Chat:
     title: str
     created_at: datetime
     updated_at: datetime
+    pinned_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from flask import Flask
 from agentapp.web import (
     account,
     admin,
+    all_chats,
     auth,
     chat,
     headers,
@@ -47,4 +48,5 @@ def init_app(app: Flask) -> None:
     app.register_blueprint(chat.blueprint)
     app.register_blueprint(turns.blueprint)
     app.register_blueprint(account.blueprint)
+    app.register_blueprint(all_chats.blueprint)
     admin.init_app(app)

@@ -36,6 +36,7 @@ NOTICES: Mapping[str, str] = MappingProxyType(
         "password": "Your password was changed. All other logins have ended.",
         "login": "That login has ended.",
         "logins": "All other logins have ended.",
+        "chats": "Your chats were deleted.",
     }
 )
 
@@ -106,6 +107,7 @@ def _page(notice: str = "", password_problem: str = "") -> str:
         more_logins=max(0, how_many - LOGINS_SHOWN),
         usage=_usage(scope, utc_now().date()),
         limits=_limits(scope),
+        chats_kept_days=parts().admin.retention.tenant(scope.tenant_id).chats.days,
         notice=notice,
         password_problem=password_problem,
     )

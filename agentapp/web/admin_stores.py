@@ -9,8 +9,10 @@ from agentapp.guardrails.operator import BreakerAdmin
 from agentapp.storage.alerts import AlertStore
 from agentapp.storage.audit_log import AuditLog
 from agentapp.storage.audit_rows import AuditRows
+from agentapp.storage.chat_removal import ChatRemoval
 from agentapp.storage.count_series import CountSeries
 from agentapp.storage.live_objects import LiveObjects
+from agentapp.storage.retention import RetentionStore
 from agentapp.storage.violations import ViolationLog
 
 
@@ -24,3 +26,5 @@ class AdminStores:
     violations: ViolationLog
     live_objects: LiveObjects
     alerts: AlertStore
+    retention: RetentionStore
+    old_chats: ChatRemoval

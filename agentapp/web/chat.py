@@ -1,4 +1,4 @@
-"""Chats over the web: list, show, rename, delete and export them."""
+"""Chats over the web: list, show, rename, pin, delete and export them."""
 
 from __future__ import annotations
 
@@ -50,6 +50,7 @@ def index() -> str:
     chats, has_more = parts().chats.page(scope, words=words, page=number, size=PAGE_SIZE)
     return render_template(
         "chats.html",
+        pinned=parts().chats.pinned(scope) if number == 1 and not words else [],
         chats=chats,
         q=words,
         page=number,
@@ -85,6 +86,15 @@ def rename(session_id: str) -> ResponseReturnValue:
     if not title:
         raise BadRequest("A chat needs a title.")
     parts().chats.rename(chat_scope(), title)
+    return redirect(url_for("chat.show", session_id=session_id), 303)
+
+
+@blueprint.post("/<id:session_id>/pin")
+def pin(session_id: str) -> ResponseReturnValue:
+    wanted = field("pinned", max_chars=1)
+    if wanted not in ("0", "1"):
+        raise BadRequest("The field pinned is 1 or 0.")
+    parts().chats.pin(chat_scope(), pinned=wanted == "1")
     return redirect(url_for("chat.show", session_id=session_id), 303)
 
 
@@ -130,7 +140,7 @@ def chat_page(refusal: Refused | None = None) -> str:
         "chat.html",
         chat=chat,
         page=page,
-        groups=transcript.by_day(chats),
+        groups=transcript.with_pinned(parts().chats.pinned(scope), chats),
         running=page.running is not None,
         running_turn=page.running,
         elsewhere=page.running if page.running not in [turn.id for turn in page.turns] else None,

@@ -17,6 +17,7 @@ from agentapp.guardrails.pages import PageSlots
 from agentapp.guardrails.seats import Seats
 from agentapp.guardrails.sign_in import SignIns
 from agentapp.isolation import RequestScope, ThreadBinder
+from agentapp.retention.erasing import AllChats, Eraser
 from agentapp.storage.accounts import Accounts
 from agentapp.storage.audit_tallies import AuditTallies
 from agentapp.storage.branches import Branches
@@ -27,8 +28,10 @@ from agentapp.storage.logins import Logins, SeenLogins
 from agentapp.storage.minute_counts import IsolationScore
 from agentapp.storage.room import Room
 from agentapp.storage.usage_days import OwnUsage
+from agentapp.storage.vacuum import Vacuum
 from agentapp.telemetry.live import OpenRequests
 from agentapp.telemetry.measurements import Measurements
+from agentapp.turns.heartbeat import Heartbeat
 from agentapp.turns.service import TurnService
 from agentapp.web.admin_stores import AdminStores
 
@@ -64,6 +67,10 @@ class Parts:
     breakers: CellStore
     audit_tallies: AuditTallies
     admin: AdminStores
+    all_chats: AllChats
+    eraser: Eraser
+    vacuum: Vacuum
+    cleaning: Heartbeat
 
     @property
     def demo(self) -> bool:
@@ -90,6 +97,7 @@ class Parts:
         self.turns.kit.traces.start()
         threads = threads or self.settings.threads
         self.turns.start(threads, self.settings.threads_reserved)
+        self.cleaning.wake()
 
     def drain(self, grace: float) -> bool:
         """The worker is to end. Let its turns go on for most of ``grace`` seconds, then interrupt them.
@@ -113,6 +121,7 @@ class Parts:
 
     def close(self) -> None:
         """End the background threads, which store what they have left, and give the connections back."""
+        self.cleaning.close()
         self.turns.close()
         self.turns.kit.traces.close()
         self.db.close()

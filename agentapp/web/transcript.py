@@ -36,6 +36,11 @@ def turn_views(page: BranchPage, html: Mapping[str, Markup]) -> list[TurnView]:
     return [_turn_view(turn, texts, html.get(turn.id), page.versions.get(turn.id)) for turn in page.turns]
 
 
+def with_pinned(pinned: list[Chat], chats: Iterable[Chat]) -> list[tuple[str, list[Chat]]]:
+    """The pinned ones under a heading of their own, and the others by day."""
+    return [("Pinned", pinned), *by_day(chats)] if pinned else by_day(chats)
+
+
 def by_day(chats: Iterable[Chat]) -> list[tuple[str, list[Chat]]]:
     """The chats in the order given, grouped under a heading for each day (UTC)."""
     today = utc_now().date()

@@ -45,6 +45,14 @@ def upgrade() -> None:
     op.add_column("logins", sa.Column("browser", sa.String(256), nullable=True))
     op.add_column("logins", sa.Column("seen_at", TIME, nullable=True))
     op.add_column("sessions", sa.Column("pinned_at", TIME, nullable=True))
+    pinned = sa.text("pinned_at IS NOT NULL")
+    op.create_index(
+        "ix_sessions_pinned",
+        "sessions",
+        ["tenant_id", "user_id", "pinned_at"],
+        sqlite_where=pinned,
+        postgresql_where=pinned,
+    )
     op.add_column("tenants", sa.Column("retain_sessions_days", sa.Integer(), nullable=True))
     op.add_column("tenants", sa.Column("retain_audit_days", sa.Integer(), nullable=True))
     _order_marked_cells_by_id()

@@ -36,6 +36,7 @@ FIELDS: dict[str, dict[str, str]] = {
     "turns.send": {"message": "hello there", "idempotency_key": "k", "after": "", "replaces": ""},
     "turns.retry": {"idempotency_key": "again"},
     "chat.rename": {"title": "another title"},
+    "chat.pin": {"pinned": "1"},
 }
 
 

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from typing import Any
 
 from sqlalchemy import create_engine
 
+from agentapp.storage.db import Database
 from tests.support.statements import statements_noted
 
-# One word after SCAN: the table, or the name that the statement gives it. "SCAN CONSTANT ROW" is no table, and
-# neither is what another step of the plan has made. The index of the open alerts has only those.
+# One word after SCAN: the table, or the name that the statement gives it. "SCAN CONSTANT ROW" is no table,
+# and neither is what another step of the plan has made. The index of the open alerts has only those.
 SCANNED = re.compile(r"\bSCAN (?!CONSTANT ROW|\()(\w+)(?! USING INDEX ix_alerts_open)\b")
 MADE = re.compile(r"\b(?:CO-ROUTINE|MATERIALIZE) (\w+)")
 
@@ -48,3 +51,17 @@ def scans(plans: dict[str, str]) -> list[tuple[str, str]]:
 def sorts(plans: dict[str, str]) -> list[str]:
     """Which of them sort what they found."""
     return [text for text, plan in plans.items() if "USE TEMP B-TREE FOR ORDER BY" in plan]
+
+
+@contextmanager
+def scans_noted(db: Database, tables: str) -> Iterator[list[str]]:
+    """Of these tables (a pattern), the steps in which one is read as a whole, whatever the statement does."""
+    noted: list[tuple[str, Any]] = []
+    scans: list[str] = []
+    with statements_noted(lambda statement, parameters: noted.append((statement, parameters))):
+        yield scans
+    with closing(sqlite3.connect(str(db.engine.url.database))) as connection:
+        for statement, parameters in noted:
+            if re.match(r"\s*(SELECT|UPDATE|DELETE|WITH)\b", statement):
+                plan = connection.execute(f"EXPLAIN QUERY PLAN {statement}", parameters)
+                scans += [row[3] for row in plan if re.fullmatch(rf"SCAN ({tables})( .*)?", row[3])]

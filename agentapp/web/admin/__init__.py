@@ -4,12 +4,21 @@ from __future__ import annotations
 
 from flask import Blueprint, Flask
 
-from agentapp.web.admin import alerts, audit_log, breakers, isolation, limits, overview
+from agentapp.web.admin import (
+    alerts,
+    audit_log,
+    breakers,
+    erasing,
+    isolation,
+    limits,
+    overview,
+    retention,
+)
 from agentapp.web.admin.navigation import PAGES, AdminPage
 from agentapp.web.admin.viewer import may_see_admin_pages, require_admin, viewer
 
 # Each has a `blueprint` of its own, whose address begins after /admin.
-MODULES = (overview, isolation, alerts, breakers, limits, audit_log)
+MODULES = (overview, isolation, alerts, breakers, limits, audit_log, erasing, retention)
 
 
 def init_app(app: Flask) -> None:

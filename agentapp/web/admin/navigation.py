@@ -18,4 +18,5 @@ PAGES: tuple[AdminPage, ...] = (
     AdminPage("/admin/breakers", "Breakers", "Who is stopped, why and until when; reset and force."),
     AdminPage("/admin/limits", "Limits", "What was refused; limits of users and tenants, to be changed."),
     AdminPage("/admin/audit-log", "Audit log", "Who did what, and when; filters, CSV."),
+    AdminPage("/admin/retention", "Retention", "For how long chats and audit rows are kept."),
 )

@@ -123,7 +123,7 @@ def make_parts(settings: Settings, team: Team) -> Parts:
     room = Room(db, StorageQuota(settings.storage_user_bytes, settings.storage_tenant_bytes))
     accounts, chats, cells, seen_logins = Accounts(db), Chats(db, room), CellStore(db), SeenLogins(db)
     cell_kind = Cells(cell_policies(settings, longest_turn(settings)))
-    guardrails = make_guardrails(settings, cell_kind, cells, telemetry)
+    guardrails = make_guardrails(settings, cell_kind, cells)
     kit = TurnKit(
         store=SqlTurnStore(db, cells, room),
         guardrails=guardrails,
@@ -231,16 +231,14 @@ def webhook_jobs(settings: Settings, db: Database, binder: ThreadBinder) -> tupl
     return (ScheduledJob(DeliverAlerts(AlertOutbox(db), receiver, binder), every=DELIVER_SECONDS),)
 
 
-def make_guardrails(
-    settings: Settings, cell_kind: Cells, cells: CellStore, telemetry: Telemetry
-) -> Guardrails:
+def make_guardrails(settings: Settings, cell_kind: Cells, cells: CellStore) -> Guardrails:
     registry = Registry(
         cell_kind,
         cells,
         cap=settings.registry_cap,
         cleanup_every=settings.registry_cleanup_every,
     )
-    return Guardrails(registry, settings.provider, telemetry=telemetry)
+    return Guardrails(registry, settings.provider)
 
 
 def make_traces(settings: Settings) -> Traces:

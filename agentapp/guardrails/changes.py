@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from agentapp.guardrails.admission import TurnCells
+from agentapp.guardrails.budget_alerts import NearlyUsed
 from agentapp.guardrails.cell import Cell, Key
 from agentapp.guardrails.registry import Rows
 from agentapp.isolation import Scope
@@ -36,6 +37,7 @@ class Settled:
 
     changes: tuple[BreakerChange, ...] = ()
     contained: bool = True
+    nearly_used: tuple[NearlyUsed, ...] = ()
 
 
 class BreakerRows(Rows[Key], Protocol):

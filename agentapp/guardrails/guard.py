@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from agentapp.errors import GuardrailRefused
@@ -13,13 +13,12 @@ from agentapp.events import TurnResult
 from agentapp.guardrails import admission
 from agentapp.guardrails.admission import MaxCost, Reservation, TurnCells
 from agentapp.guardrails.budget import Budget
-from agentapp.guardrails.budget_alerts import tell_of_budgets
+from agentapp.guardrails.budget_alerts import NearlyUsed, nearly_used
 from agentapp.guardrails.cell import Cell, Key
 from agentapp.guardrails.changes import BreakerRows, Settled, settled
 from agentapp.guardrails.outage import Person
 from agentapp.guardrails.registry import Registry, Rows
 from agentapp.isolation import Scope, UserScope
-from agentapp.telemetry import NullTelemetry, Telemetry
 
 
 class Admitted(NamedTuple):
@@ -60,10 +59,8 @@ class Guardrails:
         registry: Registry[Key, Cell],
         provider: str,
         clock: Callable[[], float] = time.time,
-        telemetry: Telemetry | None = None,
     ) -> None:
         self.registry, self.clock = registry, clock
-        self._telemetry = telemetry or NullTelemetry()
         self._provider = provider
         self._succeeded = _Count()  # turns that the provider's breaker was not told about yet
 
@@ -103,8 +100,9 @@ class Guardrails:
             if told[-1]:
                 cells = cells._replace(provider=self._with_counted(cells.provider, now))
             after = admission.settle(cells, reservation, _person(scope), result, now, others)
-            found = settled(self.keys(scope), cells, after)
-            tell_of_budgets(self._telemetry, scope, cells, after, now)
+            found = replace(
+                settled(self.keys(scope), cells, after), nearly_used=nearly_used(scope, cells, after, now)
+            )
             return after
 
         self._change(rows, scope, change, needs_provider=concerns_everybody)
@@ -129,16 +127,18 @@ class Guardrails:
 
     def charge(
         self, rows: Rows[Key], scope: Scope, result: TurnResult, reservation: Reservation | None = None
-    ) -> None:
+    ) -> Sequence[NearlyUsed]:
         """For a turn that went on spending after its reservation was given back."""
         begun = reservation.begun if reservation else None
+        found: list[NearlyUsed] = []
 
         def change(cells: TurnCells, now: float) -> TurnCells:
             after = admission.charge(cells, result, now, begun)
-            tell_of_budgets(self._telemetry, scope, cells, after, now)
+            found[:] = nearly_used(scope, cells, after, now)
             return after
 
         self._change(rows, scope, change)
+        return found
 
     def standing(self, scope: Scope, max_cost: MaxCost) -> Standing:
         """The decision that the next message would get, without taking anything."""

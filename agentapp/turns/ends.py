@@ -40,9 +40,21 @@ class TurnEnds:
             settled = self.guardrails.settle(chat.cells, scope, reservation, result, chat.other_running_turns)
             chat.add_usage(reservation, result)
         end = TurnEnd(scope, turn_id, result.status, settled.contained and not violated, chat.now)
-        ending = Ending(self, end, settled.changes, self.uncounted.note(end))
+        ending = Ending(self, end, settled, self.uncounted.note(end))
         chat.when_over(ending.over)
         return ending
+
+    def charge(
+        self, chat: ChatTransaction, scope: Scope, result: TurnResult, reservation: Reservation
+    ) -> None:
+        """What a turn has spent after somebody else had ended it."""
+        found = self.guardrails.charge(chat.cells, scope, result, reservation)
+
+        def over(is_stored: bool) -> None:
+            for budget in found if is_stored else ():
+                budget.tell(self.telemetry)
+
+        chat.when_over(over)
 
     def count(self, end: TurnEnd) -> None:
         self.telemetry.count("turns_total", tenant_id=end.scope.tenant_id, status=end.status)
@@ -69,7 +81,7 @@ class Ending:
 
     ends: TurnEnds
     end: TurnEnd
-    changes: tuple[BreakerChange, ...]
+    settled: Settled
     slot: int | None
     is_counted: bool = False
 
@@ -84,5 +96,7 @@ class Ending:
         self.ends.uncounted.clear(slot)
         if counts:
             self.ends.count_failure(self.end)
-            for change in self.changes:
+            for change in self.settled.changes:
                 self.ends.report(change)
+            for budget in self.settled.nearly_used:
+                budget.tell(self.ends.telemetry)

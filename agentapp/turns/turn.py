@@ -298,7 +298,7 @@ class Turn(Iterator[NumberedEvent | None]):
         tokens = result.usage.total_tokens - charged.usage.total_tokens
         microusd = result.charged_microusd - charged.charged_microusd
         rest = replace(result, usage=Usage(tokens), charged_microusd=microusd)
-        self._kit.guardrails.charge(chat.cells, self.scope, rest, self._started.reservation)
+        self._kit.ends.charge(chat, self.scope, rest, self._started.reservation)
         if chat.title is None:  # the chat is deleted, and its cell was deleted with it
             chat.cells.remove(Key("session", self.scope.session_id))
         elif tokens or microusd:

@@ -10,8 +10,10 @@ from flask import Flask
 
 from agentapp.agents.prices import Prices
 from agentapp.config import Settings
+from agentapp.errors import StorageUnavailable
 from agentapp.guardrails.cell import Key
 from agentapp.isolation import Scope
+from agentapp.storage.turns import SqlChatTransaction
 from agentapp.storage.values import utc_now
 from agentapp.turns.kit import TurnKit
 from agentapp.web.parts import Parts
@@ -90,6 +92,30 @@ def test_a_turn_that_others_ended_is_told_of_too(workers: tuple[Parts, Parts]) -
     lose(one, turn)
     turn.finish()
     assert told(one)[f"user:{uma.user_id}:{utc_now().date().isoformat()}"] == 1
+
+
+@only_sqlite
+def test_a_turn_whose_end_could_not_be_stored_is_told_of_once_when_it_is(
+    workers: tuple[Parts, Parts], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, uma = workers[0], someone(workers[0], "uma")
+    kit = kit_of(one)
+    for _ in range(9):
+        begin(kit, uma, "Hello").finish()
+    turn = begin(kit, uma, "Hello")
+    real, tries = SqlChatTransaction.remove_live_turn, list[str]()
+
+    def breaks_once(chat: SqlChatTransaction, turn_id: str) -> None:
+        tries.append(turn_id)
+        if len(tries) == 1:
+            raise StorageUnavailable("away")
+        real(chat, turn_id)
+
+    monkeypatch.setattr(SqlChatTransaction, "remove_live_turn", breaks_once)
+    monkeypatch.setattr("agentapp.turns.turn.SAVE_RETRY_SECONDS", (0.0, 0.0))
+    turn.finish()
+    assert len(tries) == 2
+    assert list(told(one).values()) == [1]
 
 
 @only_sqlite

@@ -188,7 +188,8 @@ def test_a_worker_that_hangs_altogether_is_told_of_by_another_one(
     one, two = workers
     beat(two)
     assert open_alerts(two) == {}, "it has just reported"
-    change(one, "UPDATE workers SET seen_at = '2026-01-01 00:00:00'")
+    silent = one.turns.kit.leases.worker()
+    change(one, "UPDATE workers SET seen_at = '2026-01-01 00:00:00' WHERE id = :id", id=silent)
     beat(two)
     told = open_alerts(two)["heartbeat-late"]
     assert told.subject == f"worker:{one.turns.kit.leases.worker()}"

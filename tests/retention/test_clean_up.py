@@ -176,7 +176,8 @@ def plant(parts: Parts, who: Person) -> None:
                 db.add(
                     AlertRow(
                         id=new_id(), kind=f"k{n}", severity="error", subject="", detail="", request_id="",
-                        count=1, first_at=at, last_at=at, acknowledged_at=acknowledged, delivery_attempts=0,
+                        count=1, first_at=at, last_at=at, acknowledged_at=acknowledged,
+                        delivery_attempts=0, delivery_problem="",
                     )
                 )  # fmt: skip
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sqlite3
 import threading
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -171,6 +173,13 @@ def test_a_canary_is_in_no_page_of_the_file_or_its_log_while_others_read(
         ann.ask(hers, f"Number {number} of words " * 40)
         leave_traces(app, carl, chats=1)
         parts.turns.heartbeat.threads[1].beat()  # into the index of the search
+    # As a version without secure_delete has left them, in unused pages.
+    with closing(sqlite3.connect(file)) as before:
+        before.execute("PRAGMA secure_delete = OFF")
+        before.execute("CREATE TABLE chats_before (said TEXT)")
+        before.executemany("INSERT INTO chats_before VALUES (?)", [(f"{MARK} said long ago " * 50,)] * 50)
+        before.execute("DROP TABLE chats_before")
+        before.commit()
     assert files_with(file, MARK)
     second: Parts = make_app(wanted=wanted).extensions["agentapp"]
     over, read = threading.Event(), threading.Event()

@@ -45,7 +45,7 @@ def leave_traces(app: Flask, who: Person, chats: int = 2) -> None:
                 AlertRow(
                     id=f"{n} of {chat}", kind="budget-90", severity="warning", tenant_id=tenant_id,
                     subject=subject, detail="", request_id="", count=1, first_at=utc_now(), last_at=utc_now(),
-                    delivery_attempts=0,
+                    delivery_attempts=0, delivery_problem="",
                 )
             )  # fmt: skip
         db.merge(

@@ -210,7 +210,8 @@ def new_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """As if nobody had set up logging: pytest has handlers of its own."""
     loggers = [logging.getLogger(name) for name in (None, "agentapp", *TALKATIVE)]
     levels, make = [logger.level for logger in loggers], logging.getLogRecordFactory()
-    monkeypatch.setattr(logging.root, "handlers", [])
+    for logger in (logging.root, logging.getLogger("gunicorn.error"), logging.getLogger("gunicorn.access")):
+        monkeypatch.setattr(logger, "handlers", [])
     monkeypatch.setattr(threading, "excepthook", threading.__excepthook__)
     logging.setLogRecordFactory(logging.LogRecord)
     try:

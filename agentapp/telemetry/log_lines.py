@@ -37,7 +37,6 @@ FIELDS = (
     "provider_status",
     "provider_error",
     "provider_request_id",
-    "lane",
     "count",
     "job",
 )

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
+from types import MappingProxyType
 
 from agentapp.server.connection import Connection
 
 METHODS = frozenset(("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"))
 LINES_AT_ONCE = 20  # between two sweeps of the main loop
-BUSY = {"status": 503, "code": "busy"}
+BUSY = MappingProxyType({"status": 503, "code": "busy"})
 
 log = logging.getLogger(__name__)
 

@@ -29,7 +29,7 @@ class BoundRecords:
     def follow(self, binder: Binder) -> None:
         """Look at this binder too. Each application has one."""
         living = (each for each in self._binders if each() is not None)
-        self._binders = (*living, weakref.ref(binder))  # agentapp: shared ok - while an application is made
+        self._binders = (*living, weakref.ref(binder))
 
     def _bound_now(self) -> RequestScope | None:
         for each in self._binders:

@@ -20,19 +20,21 @@ from agentapp.errors import AgentappError, SettingError, StartError
 from agentapp.guardrails.pages import PAGES_WORKER
 from agentapp.guardrails.seats import clear_row, make_memory
 from agentapp.instance import PRIVATE_UMASK
-from agentapp.logs import escaped, set_up
+from agentapp.logs import escaped
 from agentapp.processors import processors_of
 from agentapp.server import metrics_directory, options
 from agentapp.server.logger import OneLineLogger
 from agentapp.server.memory import limit_memory
 from agentapp.server.worker import TurnWorker
 from agentapp.storage.write_token import make_pipe
+from agentapp.telemetry import log_options
+from agentapp.telemetry.log_setup import set_up
 
 limit_memory(os.environ)
 os.umask(PRIVATE_UMASK)  # not gunicorn's own `umask`, which is for its socket: a proxy may be another user
 
 try:
-    _options = options.load()
+    _options, _log = options.load(), log_options.load()
 except AgentappError as exc:
     print(f"agentapp: {escaped(str(exc))}", file=sys.stderr)
     sys.exit(2)
@@ -61,6 +63,8 @@ _LIBRARIES = (
     "pygments.formatters.html",
     "pygments.lexers.python",
     "pygments.styles.default",
+    "structlog.dev",
+    "structlog.processors",
 )
 # Libraries that are needed only if an environment variable is set.
 _LIBRARIES_IF_SET = {
@@ -109,7 +113,8 @@ forwarder_headers = ""
 proc_name = "agentapp"
 logger_class = OneLineLogger
 errorlog = "-"
-loglevel = "warning"
+# gunicorn tells of everyday things, such as a worker that starts, only to who wants to know everything.
+loglevel = "info" if _log.level == "debug" else _log.level_of_libraries
 accesslog = None
 
 

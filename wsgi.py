@@ -6,10 +6,11 @@ import sys
 
 from agentapp.app import create_app
 from agentapp.errors import AgentappError
-from agentapp.logs import escaped, set_up
+from agentapp.logs import escaped
+from agentapp.telemetry.log_setup import set_up
 
-set_up()
 try:
+    set_up()
     app = create_app()
 except AgentappError as exc:
     print(f"agentapp: {escaped(str(exc))}", file=sys.stderr, flush=True)

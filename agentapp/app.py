@@ -62,7 +62,7 @@ from agentapp.storage.vacuum import Vacuum
 from agentapp.storage.values import utc_now
 from agentapp.storage.violations import ViolationLog
 from agentapp.storage.workers import WorkerStore
-from agentapp.telemetry import Telemetry
+from agentapp.telemetry import Telemetry, bound_records
 from agentapp.telemetry.conditions import (
     LOOK_SECONDS,
     FindConditions,
@@ -113,6 +113,7 @@ def create_app(settings: Settings | None = None, team: Team | None = None) -> Fl
 def make_parts(settings: Settings, team: Team) -> Parts:
     telemetry = Measurements()
     binder = ThreadBinder(lambda scope: _report_left_bound(telemetry, scope))
+    bound_records.follow(binder)
     db = Database(
         settings.database_url,
         binder,

@@ -40,7 +40,8 @@
     │   ├── TurnInterrupted     the server stopped, or the turn was taken from this worker
     │   └── ProviderError
     │       ├── ProviderFailed
-    │       │   ├── ProviderRejected    asking again will not help: a wrong key, model or request
+    │       │   ├── ProviderRejected    asking again will not help
+    │       │   │   └── ProviderMisconfigured   nor will another request: a wrong key, model or address
     │       │   ├── ProviderBusy        429, 500, 529 and the like
     │       │   └── ProviderGarbled     the stream broke off or could not be understood
     │       └── ProviderTimeout
@@ -70,12 +71,10 @@ class SettingError(AgentappError):
         self.variable = variable
 
 
-class StartError(AgentappError):
-    pass
+class StartError(AgentappError): ...
 
 
-class IsolationError(AgentappError):
-    pass
+class IsolationError(AgentappError): ...
 
 
 class MissingId(IsolationError):
@@ -141,8 +140,7 @@ class AgentsReused(IsolationViolated):
         self._found_in(given_to)
 
 
-class Refused(AgentappError):
-    pass
+class Refused(AgentappError): ...
 
 
 class BadRequest(Refused):
@@ -157,8 +155,7 @@ class MessageTooLong(BadRequest):
     code = "message-too-long"
 
 
-class UnknownHost(BadRequest):
-    pass
+class UnknownHost(BadRequest): ...
 
 
 class ForeignOrigin(Refused):
@@ -256,6 +253,7 @@ class TurnFailed(AgentappError):
 
     code = "turn-failed"
     blame: Blame = "turn"
+    can_retry: ClassVar[bool] = True  # whether a person is offered to try again
 
     def __init__(self, message: str, *, usage: Any = None) -> None:
         super().__init__(message)
@@ -310,6 +308,7 @@ class ProviderError(TurnFailed):
 
     code = "provider-failed"
     blame: Blame = "provider"
+    provider_request_id: str | None = None  # by which the provider finds the call
 
     def __init__(self, message: str, *, usage: Any = None, retry_after: float | None = None) -> None:
         super().__init__(message, usage=usage)
@@ -317,20 +316,22 @@ class ProviderError(TurnFailed):
         self.said_something = False
 
 
-class ProviderFailed(ProviderError):
-    pass
+class ProviderFailed(ProviderError): ...
 
 
-class ProviderRejected(ProviderFailed):
-    pass
+class ProviderRejected(ProviderFailed): ...
 
 
-class ProviderBusy(ProviderFailed):
-    pass
+class ProviderMisconfigured(ProviderRejected):
+    blame: Blame = "nobody"
+    can_retry = False
+    cause = ""  # for the operator, without the key and without words of anybody
 
 
-class ProviderGarbled(ProviderFailed):
-    pass
+class ProviderBusy(ProviderFailed): ...
+
+
+class ProviderGarbled(ProviderFailed): ...
 
 
 class ProviderTimeout(ProviderError):

@@ -100,7 +100,8 @@ class TurnResult:
     what budgets count, where an unknown model counts as the dearest. That one, ``tool_calls`` and
     ``blame`` are only for settling with the guardrails, and ``parts``, which add up to the usage and the
     charge, for the usage by day. They are not stored with the turn.
-    ``rendered`` is the reply as HTML. It is stored with the message; None if it was not made yet.
+    ``can_retry`` is whether a person whose turn failed is offered to try again. ``rendered`` is the reply as
+    HTML. It is stored with the message; None if it was not made yet.
     """
 
     status: Status
@@ -112,6 +113,7 @@ class TurnResult:
     cost_microusd: int | None = None
     error_code: str | None = None
     error_message: str | None = None
+    can_retry: bool = True
     charged_microusd: int = field(default=0, compare=False)
     tool_calls: tuple[tuple[str, int], ...] = field(default=(), compare=False)
     blame: Blame = field(default="nobody", compare=False)
@@ -257,6 +259,8 @@ class TurnCompleted(Event):
         }
         if result.error_code:
             data["error"] = {"code": result.error_code, "message": result.error_message}
+            if not result.can_retry:
+                data["error"]["can_retry"] = False
         return data
 
 

@@ -64,14 +64,31 @@ class UserScope(RequestScope):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scope(UserScope):
-    """A request about one chat session: what a turn, its agents and its tools work under."""
+    """A request about one chat session."""
 
     session_id: str
+
+    def of_turn(self, turn_id: str) -> TurnScope:
+        """The same request, about a turn that it has begun."""
+        return TurnScope(
+            request_id=self.request_id,
+            tenant_id=self.tenant_id,
+            user_id=self.user_id,
+            session_id=self.session_id,
+            turn_id=turn_id,
+        )
 
     def of_same_chat(self, other: Scope) -> bool:
         """Whether they are about the same chat of the same user, in whichever requests."""
         own = (self.session_id, self.user_id, self.tenant_id)
         return own == (other.session_id, other.user_id, other.tenant_id)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnScope(Scope):
+    """What a turn, its agents and its tools work under."""
+
+    turn_id: str
 
 
 class Binder(ABC):

@@ -1,22 +1,13 @@
-"""What may go into the log, and in which form: no words of people or models, and one line a record."""
+"""What may go into the log: the kinds and places of errors, no words of people or models, and one line each.
+
+How a record becomes a line is in `telemetry.log_lines`; how the log is set up, in `telemetry.log_setup`.
+"""
 
 from __future__ import annotations
 
-import copy
-import logging
-import os
-import threading
 import traceback
-from typing import Any
 
-FORMAT = "%(asctime)s [%(process)d] [%(levelname)s] %(message)s"
-DATE_FORMAT = "[%Y-%m-%d %H:%M:%S %z]"
 MAX_FRAMES = 20  # of one exception, the innermost; a recursion has a thousand
-
-# The SDK and its HTTP client, which write out whole requests and answers at the level DEBUG.
-TALKATIVE = ("anthropic", "httpx2", "httpcore2")
-
-log = logging.getLogger(__name__)
 
 
 def described(error: BaseException | None) -> str:
@@ -41,43 +32,3 @@ def escaped(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
-
-
-class OneLineFormatter(logging.Formatter):
-    """Each record is one line, whatever is in it, and an exception in it is `described`."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        record = copy.copy(record)
-        if record.exc_info:
-            record.msg, record.args = f"{record.getMessage()}: {described(record.exc_info[1])}", None
-        record.exc_info = record.exc_text = None
-        return escaped(super().format(record))
-
-
-def set_up() -> None:
-    """For a process that is ours: whatever nobody else handles goes to standard error, line by line.
-
-    Where somebody has set up logging already, theirs stays.
-    """
-    if not logging.root.handlers:
-        handler = logging.StreamHandler()
-        handler.setFormatter(OneLineFormatter(FORMAT, DATE_FORMAT))
-        logging.root.addHandler(handler)
-    if threading.excepthook is threading.__excepthook__:
-        threading.excepthook = _log_end_of_thread  # agentapp: shared ok - once, before there are threads
-    _quieten_libraries()
-
-
-def _quieten_libraries() -> None:
-    """Whatever level the environment or an operator's own set-up gives them."""
-    # The SDK reads it when it is imported, which may be later, and then sets the levels anew.
-    os.environ.pop("ANTHROPIC_LOG", None)  # agentapp: shared ok - once, before there are threads
-    for name in TALKATIVE:
-        library = logging.getLogger(name)
-        library.setLevel(max(library.level, logging.WARNING))
-
-
-def _log_end_of_thread(ended: Any) -> None:
-    if ended.exc_type is not SystemExit:
-        name = ended.thread.name if ended.thread is not None else "?"
-        log.error("thread %s ended with %s", name, described(ended.exc_value))

@@ -16,6 +16,7 @@ from agentapp.errors import SettingError, StartError
 from agentapp.instance import MIN_SECRET_BYTES
 from agentapp.parsing import ADDRESSES, settings_of
 from agentapp.server import options
+from agentapp.telemetry import log_options
 from tests.support.secrets import ROUNDS, load_secrets
 
 SECRET = "s" * 32
@@ -224,10 +225,11 @@ def test_each_variable_read_is_tested_here() -> None:
 
 def test_each_variable_is_named_once_in_the_code_that_declares_it() -> None:
     """Its default, parser and sentence stand beside it, so they are written once too."""
-    source = Path(config.settings.__file__).read_text() + Path(options.__file__).read_text()
+    source = "".join(Path(each.__file__).read_text() for each in (config.settings, options, log_options))
     named = re.findall(r'etting\(\s*"((?:AGENTAPP|ANTHROPIC|OTEL)_[A-Z_]+)"', source)
     of_server = [f"AGENTAPP_{name}" for name in ("BIND", "WORKERS", "PIN_WORKERS", "GRACE")]
-    assert sorted(named) == sorted([*GOOD, *of_server])
+    of_log = ["AGENTAPP_LOG_FORMAT", "AGENTAPP_LOG_LEVEL"]
+    assert sorted(named) == sorted([*GOOD, *of_server, *of_log])
 
 
 def test_a_setting_that_the_server_shares_has_the_same_default_in_both_places() -> None:

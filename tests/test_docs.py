@@ -23,6 +23,7 @@ from agentapp.config import Settings
 from agentapp.events import KINDS, Event, HandedOver, ToolExecuting, TurnCompleted, TurnResult
 from agentapp.parsing import Setting, settings_of
 from agentapp.server.options import ServerOptions
+from agentapp.telemetry.log_options import LogOptions
 from agentapp.web.problems import TABLE
 from agentapp.web.steps import steps_of
 from tests.server.test_load import PASSWORD, add_users
@@ -63,7 +64,7 @@ def row_of(setting: Setting[Any]) -> tuple[str, ...]:
 
 SETTINGS = {
     setting.variable: setting
-    for owner in (ServerOptions, Settings)
+    for owner in (ServerOptions, LogOptions, Settings)
     for setting in settings_of(owner).values()
 }
 

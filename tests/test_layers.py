@@ -44,6 +44,7 @@ OWNERS = {
     "gunicorn": ("server",),
     "prometheus_client": ("telemetry.metrics",),
     "opentelemetry": ("telemetry.otel",),
+    "structlog": ("telemetry.log_lines",),
 }
 MUTABLE = (ast.List, ast.Dict, ast.Set, ast.ListComp, ast.DictComp, ast.SetComp)
 MAKERS = {"list", "dict", "set", "defaultdict", "OrderedDict", "Counter", "deque", "local"}

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ast
+import json
 import logging
 import os
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -23,10 +25,14 @@ from werkzeug.test import EnvironBuilder
 from agentapp import logs
 from agentapp.agents.providers.demo.provider import DemoProvider
 from agentapp.config import Settings
+from agentapp.isolation import RequestScope, Scope, ThreadBinder
 from agentapp.server.logger import OneLineLogger
 from agentapp.storage.accounts import Accounts
 from agentapp.storage.chats import Chats
 from agentapp.storage.turns import SqlTurnStore
+from agentapp.telemetry import bound_records, log_options
+from agentapp.telemetry.log_lines import FIELDS, IDS, LineFormatter
+from agentapp.telemetry.log_setup import TALKATIVE, set_up
 from agentapp.web.parts import Parts
 from tests.support.databases import migrated
 from tests.support.users import JSON, PAGE, Person, csrf_of, person
@@ -124,7 +130,7 @@ def test_the_heartbeat_tells_the_job_and_not_the_words(
         parts.close()
     finally:
         logger.removeHandler(handler)
-    assert heartbeat.jobs[0].job.name in caplog.text
+    assert heartbeat.jobs[0].job.name in [vars(record).get("job") for record in caplog.records]
     assert "ValueError at " in caplog.text
     assert MARK not in caplog.text
 
@@ -171,10 +177,12 @@ def test_a_recursion_and_a_circle_of_causes_are_described_in_a_line() -> None:
 # How it is written
 
 
+@pytest.mark.parametrize("line_format", ["console", "json"])
 @pytest.mark.parametrize("text", FORGERIES.values(), ids=FORGERIES)
-def test_whatever_is_in_a_record_it_is_one_printable_line(text: str) -> None:
-    formatter = logs.OneLineFormatter(logs.FORMAT, logs.DATE_FORMAT)
+def test_whatever_is_in_a_record_it_is_one_printable_line(text: str, line_format: str) -> None:
+    formatter = LineFormatter(line_format)
     plain = logging.LogRecord("x", logging.ERROR, __file__, 1, "user %s did %r", (text, 1), None)
+    plain.agent = plain.route = text
     with pytest.raises(ValueError) as caught:
         raise ValueError(text)
     info = (ValueError, caught.value, caught.value.__traceback__)
@@ -185,6 +193,9 @@ def test_whatever_is_in_a_record_it_is_one_printable_line(text: str) -> None:
         assert line.isprintable()
         assert line.encode()
     assert "ValueError at " in line
+    if line_format == "json":
+        told = json.loads(formatter.format(plain))
+        assert (told["event"], told["agent"]) == (f"user {text} did 1", text)
     assert "formatted before" not in line
     assert failing.exc_info is info, "other handlers get the record as it was"
 
@@ -194,40 +205,62 @@ def test_what_can_be_printed_is_written_as_it_is() -> None:
     assert logs.escaped("a\nb\x1b\u2028\ud800") == "a\\nb\\x1b\\u2028\\ud800"
 
 
-def test_our_log_and_gunicorns_are_written_by_the_same_formatter(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    # As in a new process: pytest has handlers of its own.
-    monkeypatch.setattr(logging.root, "handlers", [])
+@contextmanager
+def new_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """As if nobody had set up logging: pytest has handlers of its own."""
+    loggers = [logging.getLogger(name) for name in (None, "agentapp", *TALKATIVE)]
+    levels, make = [logger.level for logger in loggers], logging.getLogRecordFactory()
+    for logger in (logging.root, logging.getLogger("gunicorn.error"), logging.getLogger("gunicorn.access")):
+        monkeypatch.setattr(logger, "handlers", [])
     monkeypatch.setattr(threading, "excepthook", threading.__excepthook__)
-    cfg = Config()
-    cfg.set("errorlog", "-")
-    cfg.set("accesslog", "-")
-    gunicorn = OneLineLogger(cfg)
+    logging.setLogRecordFactory(logging.LogRecord)
     try:
-        gunicorn.setup(cfg)  # as SIGHUP does
-        for text in FORGERIES.values():
-            gunicorn.error("cannot read %s", text)
-            logging.getLogger("agentapp.web").error("cannot do %s", text)
-            logging.getLogger("somebody.elses").warning(text)
-            gunicorn.access(
-                SimpleNamespace(status="200 OK", sent=1, headers=[]),
-                SimpleNamespace(headers=[("User-Agent", text)]),
-                {"REQUEST_METHOD": "GET", "RAW_URI": f"/{text}", "SERVER_PROTOCOL": text},
-                SimpleNamespace(seconds=0, microseconds=0),
-            )
-        thread = threading.Thread(target=raising(lambda: ValueError(MARK)), name="a\nb")
-        thread.start()
-        thread.join()
+        yield
     finally:
-        for logger in (gunicorn.error_log, gunicorn.access_log):
-            for handler in list(logger.handlers):
-                logger.removeHandler(handler)
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
+        logging.setLogRecordFactory(make)
+
+
+@pytest.mark.parametrize("line_format", ["console", "json"])
+def test_our_log_and_gunicorns_are_written_by_the_same_formatter(
+    line_format: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("AGENTAPP_LOG_FORMAT", line_format)
+    with new_process(monkeypatch):
+        cfg = Config()
+        cfg.set("errorlog", "-")
+        cfg.set("accesslog", "-")
+        gunicorn = OneLineLogger(cfg)
+        try:
+            gunicorn.setup(cfg)  # as SIGHUP does
+            for text in FORGERIES.values():
+                gunicorn.error("cannot read %s", text)
+                logging.getLogger("agentapp.web").error("cannot do %s", text)
+                logging.getLogger("somebody.elses").warning(text)
+                gunicorn.access(
+                    SimpleNamespace(status="200 OK", sent=1, headers=[]),
+                    SimpleNamespace(headers=[("User-Agent", text)]),
+                    {"REQUEST_METHOD": "GET", "RAW_URI": f"/{text}", "SERVER_PROTOCOL": text},
+                    SimpleNamespace(seconds=0, microseconds=0),
+                )
+            thread = threading.Thread(target=raising(lambda: ValueError(MARK)), name="a\nb")
+            thread.start()
+            thread.join()
+        finally:
+            for logger in (gunicorn.error_log, gunicorn.access_log):
+                for handler in list(logger.handlers):
+                    logger.removeHandler(handler)
     access, errors = (text.removesuffix("\n").split("\n") for text in capfd.readouterr())
     assert (len(access), len(errors)) == (len(FORGERIES), 3 * len(FORGERIES) + 1)
     assert all(line.isprintable() for line in access + errors)
     assert "thread a\\nb ended with ValueError at " in errors[-1]
     assert MARK not in errors[-1]
+    if line_format == "json":
+        told = [json.loads(line) for line in errors]
+        loggers = ["gunicorn.error", "agentapp.web", "somebody.elses"] * len(FORGERIES)
+        assert [line["logger"] for line in told[:-1]] == loggers
+        assert {line["pid"] for line in told} == {os.getpid()}
 
 
 @pytest.mark.parametrize(
@@ -272,30 +305,158 @@ def test_the_access_log_has_no_query_and_no_cookie(
 @pytest.mark.parametrize(
     "program",
     [
-        "import logging; from agentapp import logs; logs.set_up(); import anthropic",
-        "import logging; from agentapp import logs; import anthropic; logs.set_up()",
-        "import logging; from agentapp import logs; logging.basicConfig(level='DEBUG'); logs.set_up()",
+        "import logging; from agentapp.telemetry.log_setup import set_up; set_up(); import anthropic",
+        "import logging; from agentapp.telemetry.log_setup import set_up; import anthropic; set_up()",
+        "import logging; from agentapp.telemetry.log_setup import set_up;"
+        " logging.basicConfig(level='DEBUG'); set_up()",
     ],
     ids=["imported later", "imported before", "operator's own level"],
 )
 @pytest.mark.parametrize("level", ["debug", "info"])
 def test_the_sdk_does_not_write_out_requests_whatever_the_environment_says(program: str, level: str) -> None:
-    environ = {**os.environ, "ANTHROPIC_LOG": level}
-    names = ("anthropic._base_client", "httpx2", "httpcore2.http11")
+    environ = {**os.environ, "ANTHROPIC_LOG": level, "AGENTAPP_LOG_LEVEL": level}
+    names = ("anthropic._base_client", "httpx2", "httpcore2.http11", "sqlalchemy.engine")
     shown = f"print([logging.getLogger(name).getEffectiveLevel() for name in {names}])"
     command = [sys.executable, "-c", f"{program}; {shown}"]
     done = subprocess.run(command, env=environ, capture_output=True, text=True, check=True)
-    assert done.stdout == "[30, 30, 30]\n"
+    assert done.stdout == "[30, 30, 30, 30]\n"
 
 
 def test_a_higher_level_of_the_operators_own_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(logging.getLogger("anthropic"), "level", logging.ERROR)
-    logs.set_up()
+    set_up()
     assert logging.getLogger("anthropic").level == logging.ERROR
 
 
 def test_a_set_up_of_the_operators_own_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     theirs = logging.NullHandler()
     monkeypatch.setattr(logging.root, "handlers", [theirs])
-    logs.set_up()
+    monkeypatch.setenv("AGENTAPP_LOG_LEVEL", "debug")
+    before = logging.root.level, logging.getLogger("agentapp").level
+    set_up()
     assert logging.root.handlers == [theirs]
+    assert (logging.root.level, logging.getLogger("agentapp").level) == before
+
+
+@pytest.mark.parametrize(
+    ("level", "written"),
+    [
+        ("debug", ["our debug", "our info", "our warning", "their warning"]),
+        ("info", ["our info", "our warning", "their warning"]),
+        ("warning", ["our warning", "their warning"]),
+        ("error", []),
+    ],
+)
+def test_the_level_is_for_our_lines_and_libraries_have_warnings_only(
+    level: str,
+    written: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("AGENTAPP_LOG_LEVEL", level)
+    monkeypatch.setenv("AGENTAPP_LOG_FORMAT", "json")
+    with new_process(monkeypatch):
+        set_up()
+        for whose, name in (("our", "agentapp.web"), ("their", "sqlalchemy.engine")):
+            for grave in ("debug", "info", "warning"):
+                logging.getLogger(name).log(logging.getLevelNamesMapping()[grave.upper()], f"{whose} {grave}")
+    assert [json.loads(line)["event"] for line in capfd.readouterr().err.splitlines()] == written
+
+
+def test_a_terminal_has_lines_for_people_and_a_file_for_machines(monkeypatch: pytest.MonkeyPatch) -> None:
+    for is_terminal, expected in ((True, "console"), (False, "json")):
+        monkeypatch.setattr(sys, "stderr", SimpleNamespace(isatty=lambda answer=is_terminal: answer))
+        assert log_options.load({}).format == expected
+        assert log_options.load({"AGENTAPP_LOG_FORMAT": "json"}).format == "json"
+
+
+@pytest.mark.parametrize(
+    ("command", "variable", "bad"),
+    [
+        ("agentapp user list", "AGENTAPP_LOG_LEVEL", "all"),
+        ("agentapp serve", "AGENTAPP_LOG_FORMAT", "xml"),
+        ("python wsgi.py", "AGENTAPP_LOG_LEVEL", "INFO"),
+        ("gunicorn --check-config wsgi:app", "AGENTAPP_LOG_FORMAT", "text"),
+    ],
+)
+def test_a_bad_setting_of_the_log_stops_every_start_and_is_named(
+    command: str, variable: str, bad: str, tmp_path: Path
+) -> None:
+    program, *arguments = command.split()
+    environ = {**os.environ, variable: bad, "AGENTAPP_INSTANCE": str(tmp_path / "instance")}
+    done = subprocess.run(
+        [Path(sys.executable).with_name(program), *arguments],
+        env=environ,
+        cwd=PACKAGE.parent,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode != 0
+    assert done.stderr.startswith(f"agentapp: {variable}: must be one of ")
+    assert len(done.stderr.splitlines()) == 1
+    assert not (tmp_path / "instance").exists()
+
+
+# What a line has
+
+
+def test_every_field_of_a_line_is_in_the_list_and_in_the_documentation() -> None:
+    """One that is not in the list would be left out in silence."""
+    given = set()
+    for path in PACKAGE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and ast.unparse(node.func).startswith("log."):
+                given |= names_of_fields(path, [each.value for each in node.keywords if each.arg == "extra"])
+    page = (PACKAGE.parent / "docs/observability.md").read_text()
+    assert given
+    assert given <= {*FIELDS, *IDS}
+    assert not [name for name in (*FIELDS, *IDS) if f"`{name}`" not in page]
+
+
+def names_of_fields(path: Path, values: list[ast.expr]) -> set[str]:
+    """The keys of a dict, or of the dicts in its file that have this name."""
+    found = set()
+    for value in values:
+        if isinstance(value, ast.Dict):
+            found |= {key.value for key in value.keys if isinstance(key, ast.Constant)}
+        elif isinstance(value, ast.Name):
+            for node in ast.walk(ast.parse(path.read_text())):
+                if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == value.id:
+                    found |= names_of_fields(path, [node.value])
+    return {str(name) for name in found}
+
+
+def test_what_a_library_puts_into_a_record_is_not_written() -> None:
+    record = logging.makeLogRecord({"msg": "sent", "body": MARK, "headers": {"x-api-key": MARK}})
+    assert MARK not in LineFormatter("json").format(record)
+
+
+def test_a_line_has_the_ids_of_what_its_thread_works_for_and_of_nothing_before(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Of whichever application, also of what was made before the log was set up by a second one."""
+    monkeypatch.setenv("AGENTAPP_LOG_FORMAT", "json")
+    with new_process(monkeypatch):
+        set_up()
+        binders = ThreadBinder(), ThreadBinder()
+        for binder in binders:
+            bound_records.follow(binder)
+        set_up()
+        log = logging.getLogger("agentapp.web")
+        turn = Scope(request_id="r", tenant_id="t", user_id="u", session_id="s").of_turn("n")
+        with binders[0].bound(turn):
+            log.info("in a turn")
+            log.info("of another request", extra={"request_id": "q"})
+            thread = threading.Thread(target=lambda: log.info("in a thread of its own"))
+            thread.start()
+            thread.join()
+        with binders[1].bound(RequestScope(request_id="p")):
+            log.info("in a request of the other")
+        log.info("after them")
+    ids = [
+        {name: value for name, value in json.loads(line).items() if name in IDS}
+        for line in capfd.readouterr().err.splitlines()
+    ]
+    of_turn = {"request_id": "r", "tenant_id": "t", "user_id": "u", "session_id": "s", "turn_id": "n"}
+    assert ids == [of_turn, {**of_turn, "request_id": "q"}, {}, {"request_id": "p"}, {}]

@@ -25,6 +25,7 @@ from agentapp.errors import (
     OutOfSteps,
     OutOfTokens,
     ProviderError,
+    ProviderMisconfigured,
     TurnFailed,
 )
 from agentapp.events import (
@@ -82,6 +83,7 @@ class TurnLoop:
     - ``answering``: the name of the agent at work
     - ``stays_with``: the specialist that the session's next turn begins with, if any
     - ``checks``: of isolation, so many were made
+    - ``setup_faults``: models that cannot be used as the operator has set them up, and why
     """
 
     scope: Scope
@@ -95,6 +97,7 @@ class TurnLoop:
     answering: str = ""
     stays_with: str = ""
     checks: int = 0
+    setup_faults: tuple[tuple[str, str], ...] = ()
     # The agent and the model of each call with its usage, or with its meter while the call is under way. It
     # is always replaced as a whole: another thread may look at any moment, and must see no call twice.
     _calls: tuple[tuple[str, str, Usage | Meter], ...] = ()
@@ -143,6 +146,8 @@ class TurnLoop:
             reply: Reply = yield AskModel(call, "\n\n" if self._said_something else "")
         except TurnFailed as error:
             self._end_call(error.usage or Usage())
+            if isinstance(error, ProviderMisconfigured):
+                self.setup_faults += ((call.model, error.cause),)
             return (yield from self._fall_back(agent, error))
         self._end_call(reply.usage)
         self._said_something = self._said_something or bool(reply.text)

@@ -38,15 +38,19 @@ def finished_result(
         result = value_result(call, returned.value)
         return replace(result, scope=returned.scope, ended_ns=returned.ended_ns)
     # Not what it says: a tool that refuses its input quotes it, and the input is what somebody wrote.
-    log.warning("request %s: tool %s raised %s", scope.request_id, call.name, described(error))
+    log.warning("tool %s raised %s", call.name, described(error), extra=_ids(scope))
     return exception_result(call, error)
 
 
 def late_result(scope: Scope, call: ToolCall, seconds: float) -> ToolResult:
     """The result of a tool that did not end in time."""
-    late = "request %s: tool %s did not end within %g s and was given up"
-    log.warning(late, scope.request_id, call.name, seconds)
+    log.warning("tool %s did not end within %g s and was given up", call.name, seconds, extra=_ids(scope))
     return error_result(call, f"it did not end within {seconds:g} seconds")
+
+
+def _ids(scope: Scope) -> dict[str, str]:
+    """Not left to the binder: an asyncio server of somebody else's may have a log of its own."""
+    return {"request_id": scope.request_id, "session_id": scope.session_id}
 
 
 def unknown_tool_result(call: ToolCall) -> ToolResult:

@@ -14,9 +14,11 @@ from importlib import import_module
 
 import click
 
-from agentapp import __version__, logs
+from agentapp import __version__
 from agentapp.errors import AgentappError, SettingError, StartError
 from agentapp.instance import PRIVATE_UMASK
+from agentapp.logs import escaped
+from agentapp.telemetry.log_setup import set_up
 
 # Name and summary, as in the command's own help, which a test compares.
 COMMANDS = (
@@ -58,7 +60,7 @@ class _PlainErrors(click.Group):
         try:
             return super().invoke(ctx)
         except AgentappError as exc:
-            click.echo(f"agentapp: {logs.escaped(str(exc))}", err=True)
+            click.echo(f"agentapp: {escaped(str(exc))}", err=True)
             ctx.exit(2 if isinstance(exc, SettingError | StartError) else 1)
 
 
@@ -70,4 +72,4 @@ class _PlainErrors(click.Group):
 def main() -> None:
     """A multi-user chat-agent server."""
     os.umask(PRIVATE_UMASK)  # the database and the secret are for nobody else; gunicorn inherits it
-    logs.set_up()
+    set_up()

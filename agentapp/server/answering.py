@@ -46,9 +46,6 @@ class AnsweringWorker(ThreadWorker):  # type: ignore[misc]
                 incoming.error = error
         if incoming.error is None:
             return self.handle_request(incoming.request, connection)
-        # Not what is wrong with it: the error quotes what was sent, which may be a cookie.
-        problem = type(incoming.error).__name__
-        self.log.info("%s sent what cannot be read: %s", connection.address, problem)
         stand_in = stand_in_for(incoming, self.cfg, connection.client)
         return self.handle_request(stand_in, connection, problem_with(incoming.error))
 

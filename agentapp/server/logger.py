@@ -1,12 +1,16 @@
-"""gunicorn's own log, with our formatter, and its access log without private words."""
+"""gunicorn's own log, in our form, and its access log without private words."""
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 from gunicorn.glogging import Logger
 
-from agentapp import logs
+from agentapp.logs import escaped
+from agentapp.telemetry import log_options
+from agentapp.telemetry.log_lines import LineFormatter
+from agentapp.telemetry.log_setup import set_up
 
 # What the access log must not have, in whatever format an operator asks for it: what somebody searched for,
 # the token of the set-up link, a login. By gunicorn's names: `i` is a request's header, `o` an answer's, `e`
@@ -19,11 +23,13 @@ class OneLineLogger(Logger):  # type: ignore[misc]
 
     def setup(self, cfg: Any) -> None:
         super().setup(cfg)
-        logs.set_up()
-        for handler in (*self.error_log.handlers, *self.access_log.handlers):
-            if getattr(handler, "_gunicorn", False):
-                theirs = handler.formatter
-                handler.setFormatter(logs.OneLineFormatter(theirs._fmt, theirs.datefmt))
+        set_up()
+        for handler in _own_handlers(self.error_log):
+            handler.setFormatter(LineFormatter(log_options.load().format))
+        for handler in _own_handlers(
+            self.access_log
+        ):  # switched on by the operator, in a format of their own
+            handler.setFormatter(_OneLine())
 
     def atoms(self, resp: Any, req: Any, environ: dict[str, Any], request_time: Any) -> dict[str, Any]:
         """What a line of the access log is made of. Addresses are without their query, in all headers too."""
@@ -31,6 +37,15 @@ class OneLineLogger(Logger):  # type: ignore[misc]
         shown = {name: _without_query(value) for name, value in found.items() if name not in HIDDEN}
         line = (environ["REQUEST_METHOD"], _without_query(environ["RAW_URI"]), environ["SERVER_PROTOCOL"])
         return {**shown, "r": " ".join(line)}
+
+
+class _OneLine(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        return escaped(record.getMessage())
+
+
+def _own_handlers(logger: logging.Logger) -> list[logging.Handler]:
+    return [handler for handler in logger.handlers if getattr(handler, "_gunicorn", False)]
 
 
 def _without_query(value: Any) -> Any:

@@ -30,6 +30,7 @@ from agentapp.server.limits import (
     STOPPING_KEEPALIVE_SECONDS,
     STRANGER_KEEPALIVE_SECONDS,
 )
+from agentapp.server.refused_lines import RefusedLines
 from agentapp.server.unreadable import TooSlow
 from agentapp.server.waiting import WaitingLoop
 
@@ -73,6 +74,7 @@ class RequestLoop(WaitingLoop):
         self._answering = 0  # requests that a thread has, or that wait for one
         self._accept_at = self._sweep_at = self._strangers_at = self._accepts_from = self._notify_at = 0.0
         self._addresses: dict[Any, Any] = {}  # of the listeners
+        self._refused_lines = RefusedLines()
         self.method_queue = Deferred()
         super().init_process()
 
@@ -173,6 +175,7 @@ class RequestLoop(WaitingLoop):
             self._sweep(now)
 
     def _sweep(self, now: float) -> None:
+        self._refused_lines.sweep()
         for connection in self._connections.late(now):
             self._go_on(self._end_late, connection)
         for connection in self._connections.too_many(now):
@@ -295,6 +298,7 @@ class RequestLoop(WaitingLoop):
     def _refuse(self, connection: Connection) -> None:
         """Too many requests wait already. It is said without a thread."""
         self._answering -= 1
+        self._refused_lines.refused(connection, time.monotonic())
         connection.deadline, connection.keep = time.monotonic() + SEND_SECONDS, False
         self._go_on(self._send_busy, connection)
 

@@ -166,6 +166,7 @@ class Turn(InSession, Base):
     log: Mapped[list[Any]] = mapped_column(JSON)
     error_code: Mapped[str | None] = mapped_column(String(64))
     error_message: Mapped[str | None]
+    can_retry: Mapped[bool | None]  # None means yes
     input_tokens: Mapped[int]
     output_tokens: Mapped[int]
     model_calls: Mapped[int]

@@ -30,6 +30,7 @@ def columns_of(result: TurnResult) -> dict[str, object]:
         "next_agent": result.next_agent,
         "error_code": result.error_code,
         "error_message": result.error_message,
+        "can_retry": None if result.can_retry else False,
         **columns_of_usage(result),
     }
 
@@ -78,6 +79,7 @@ def result_of(row: Turn, *, reply: str = "", title: str = "", rendered: Rendered
         cost_microusd=row.cost_microusd,
         error_code=row.error_code,
         error_message=row.error_message,
+        can_retry=row.can_retry is not False,
         rendered=rendered,
     )
 

@@ -97,7 +97,7 @@ READ_CHAT = Statement(
 HISTORY = _in_one_value(_messages_up_to(bindparam("at")))
 HISTORY_OF_NEWEST = _in_one_value(_messages_up_to(_NEWEST.scalar_subquery()))
 RUNNING_TURN = Statement(
-    select(Turn.id, LiveTurn.worker, LiveTurn.lease_until, Turn.admission)
+    select(Turn.id, LiveTurn.worker, LiveTurn.lease_until, Turn.admission, Turn.request_id)
     .outerjoin(LiveTurn, LiveTurn.turn_id == Turn.id)
     .where(_OWN_TURNS, _IS_RUNNING)
 )
@@ -123,7 +123,16 @@ _USAGE_COLUMNS = (
     "cache_write_tokens",
     "cost_microusd",
 )
-_END_COLUMNS = ("status", "agent", "next_agent", "error_code", "error_message", "ended_at", "log")
+_END_COLUMNS = (
+    "status",
+    "agent",
+    "next_agent",
+    "error_code",
+    "error_message",
+    "can_retry",
+    "ended_at",
+    "log",
+)
 END_TURN = Statement(
     update(Turn).where(_OWN_TURNS, _TURN_ID, _IS_RUNNING).returning(Turn.id),
     (*_END_COLUMNS, *_USAGE_COLUMNS),

@@ -104,9 +104,9 @@ class SqlChatTransaction:
         row = self._run(statements.RUNNING_TURN).first()
         if row is None:
             return None
-        turn_id, worker, lease_until, admission = row
+        turn_id, worker, lease_until, admission, request_id = row
         reserved = None if admission is None else Reservation.from_json(admission)
-        return RunningTurn(turn_id, worker or "", lease_until, reserved)
+        return RunningTurn(turn_id, worker or "", lease_until, reserved, request_id)
 
     def other_running_turns(self) -> int:
         count: int = self._run(statements.OTHER_RUNNING_TURNS).scalar()
@@ -168,6 +168,7 @@ class SqlChatTransaction:
             log=[],
             error_code=None,
             error_message=None,
+            can_retry=None,
             input_tokens=0,
             output_tokens=0,
             model_calls=0,

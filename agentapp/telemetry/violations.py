@@ -51,7 +51,7 @@ class Violations(NullTelemetry):
         with self._lock:
             self._counts[kind] += 1
             self._found.append(FoundViolation(kind, request_id, tenant_id))
-        log.error("isolation violation (%s) in request %s: %s", kind, request_id or "-", detail)
+        log.error("isolation violation (%s): %s", kind, detail, extra={"request_id": request_id or None})
         alert = REUSED if kind == REUSED else "cross-request-leak"
         self._raised(Alert(alert, f"{kind}: {detail}", subject=kind, request_id=request_id))
 

@@ -9,6 +9,7 @@ from agentapp.isolation import Scope
 from agentapp.turns.ends import TurnEnds
 from agentapp.turns.leases import Leases
 from agentapp.turns.stores import ChatTransaction, TurnStore
+from agentapp.turns.turn_reports import report_lost_worker
 from agentapp.turns.values import RunningTurn, Spent
 
 
@@ -31,6 +32,7 @@ def find_running(chat: ChatTransaction, ends: TurnEnds, scope: Scope, leases: Le
     lease_until = running.lease_until
     if lease_until is not None and leases.is_alive(running.worker, lease_until, chat.now):
         return running.id
+    report_lost_worker(running)
     events = chat.events_so_far(running.id)
     result = _charged(chat, running, TurnResult("interrupted", text_of(events), agent_of(events)))
     chat.end_turn(running.id, result, events)

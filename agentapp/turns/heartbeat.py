@@ -71,6 +71,7 @@ class Heartbeat:  # agentapp: shared ok - changed by its own thread alone, and o
         self._pid = 0
         self._wake, self._closing = threading.Event(), threading.Event()
         self._woken_at = 0.0
+        self._is_away = False  # the database, and it is in the log
         self.lag = 0.0  # how late the last beat has ended, in seconds
         self._worst_lag = 0.0  # since somebody asked
         self._due: float | None = None  # when the beat that is under way should have begun
@@ -130,19 +131,29 @@ class Heartbeat:  # agentapp: shared ok - changed by its own thread alone, and o
                 return job.run(now)
             except Exception as error:
                 error.add_note(f"in the heartbeat's job: {job.name}")
+                self._tell(error, job.name)
                 raise
 
     def _end_jobs(self) -> None:
         for scheduled in self.jobs:
             if isinstance(scheduled.job, EndingJob):
-                try:
-                    with self._binder.bound(RequestScope(request_id=f"heartbeat-{new_id()}")):
+                with self._binder.bound(RequestScope(request_id=f"heartbeat-{new_id()}")):
+                    try:
                         scheduled.job.end()
-                except Exception as error:
-                    log.warning("heartbeat: at the end of %s: %s", scheduled.job.name, described(error))
+                    except Exception as error:
+                        log.warning("heartbeat: at the end of %s: %s", scheduled.job.name, described(error))
+
+    def _tell(self, error: Exception, job: str | None = None) -> None:
+        if not isinstance(error, StorageUnavailable):
+            log.error("heartbeat: unexpected error: %s", described(error), extra={"job": job})
+            return
+        # Told once: it will be tried again and again. A full disk is in the log already.
+        if not self._is_away and not isinstance(error, DiskFull):
+            why = str(error.__cause__ or error).partition("\n")[0]
+            log.warning("heartbeat: %s", why, extra={"job": job})
+        self._is_away = True
 
     def _run(self) -> None:
-        is_away = False
         due = time.monotonic()
         while not self._closing.is_set():
             self._wake.clear()
@@ -150,17 +161,11 @@ class Heartbeat:  # agentapp: shared ok - changed by its own thread alone, and o
             began, busy = time.monotonic(), False
             try:
                 busy = self.beat(due)
-                is_away = False
-            except StorageUnavailable as error:
-                self._on_failure()
-                # Told once: it will be tried again and again. A full disk is in the log already.
-                if not is_away and not isinstance(error, DiskFull):
-                    log.warning("heartbeat: %s", str(error.__cause__ or error).partition("\n")[0])
-                is_away = True
+                self._is_away = False
             except Exception as error:
                 self._on_failure()
-                where = "".join(getattr(error, "__notes__", ())[-1:])
-                log.error("heartbeat: unexpected error %s: %s", where, described(error))
+                if not hasattr(error, "__notes__"):  # not of a job, which has told it
+                    self._tell(error)
             self._due = None
             due = self._rest(busy, time.monotonic() - began)
 

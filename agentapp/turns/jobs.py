@@ -228,8 +228,8 @@ class InterruptAbandonedTurns:  # agentapp: shared ok - changed by the heartbeat
                     interrupt_abandoned(self._store, self._ends, scope, self._leases)
             except Exception as error:
                 if scope.session_id not in self._failing:  # told once: it is tried again and again
-                    failed = "a turn of chat %s that has lost its worker could not be interrupted: %s"
-                    log.error(failed, scope.session_id, described(error))
+                    failed = "a turn that has lost its worker could not be interrupted: %s"
+                    log.error(failed, described(error), extra={"session_id": scope.session_id})
                 self._failing.add(scope.session_id)
                 if isinstance(error, StorageUnavailable):
                     return

@@ -41,6 +41,7 @@ from agentapp.turns.history import history
 from agentapp.turns.kit import TurnKit
 from agentapp.turns.live_agents import without_frames
 from agentapp.turns.stores import ChatTransaction
+from agentapp.turns.turn_reports import report_beginning, report_end
 from agentapp.turns.values import (
     UNTITLED,
     NewEvents,
@@ -49,9 +50,9 @@ from agentapp.turns.values import (
     Spent,
     StartedTurn,
     difference,
+    title_of,
 )
 
-MAX_TITLE_CHARS = 60
 CHECKS_A_TURN = 2  # of isolation: its history and its agents. Those of the loop come on top
 SAVE_RETRY_SECONDS = (0.5, 1.0, 2.0, 4.0)  # a database that is being restarted is back by then
 
@@ -73,8 +74,8 @@ class Turn(Iterator[NumberedEvent | None]):
 
     def __init__(self, kit: TurnKit, scope: Scope, started: StartedTurn, began: float | None = None) -> None:
         self.id = started.turn_id
-        self.scope = scope
-        self.feed = Feed(scope, started.turn_id)
+        self.scope = scope.of_turn(started.turn_id)
+        self.feed = Feed(self.scope, started.turn_id)
         self.result: TurnResult | None = None
         self.before_wait: Callable[[], object] = nothing
         self._loop: TurnLoop | None = None
@@ -151,6 +152,7 @@ class Turn(Iterator[NumberedEvent | None]):
 
     def _play(self) -> Generator[NumberedEvent | None]:
         kit, started, scope = self._kit, self._started, self.scope
+        report_beginning(started.agent)
         crew = kit.build_agents(scope)
         self._loop = loop = TurnLoop(
             scope,
@@ -170,6 +172,7 @@ class Turn(Iterator[NumberedEvent | None]):
         self._loop = None  # the agents end with the turn, however long the turn is kept
         kit.reset_agents(crew)
         self._measure(self.result, CHECKS_A_TURN + loop.checks)
+        report_end(kit.telemetry, self.result, failure, loop.setup_faults, self._began)
         del loop, crew
         yield self.feed.add(TurnCompleted(self.id, scope.request_id, self.result))
 
@@ -186,8 +189,7 @@ class Turn(Iterator[NumberedEvent | None]):
             return without_frames(error)
         except Exception as error:
             self._has_violated = isinstance(error, IsolationViolated)
-            failed = "request %s: turn %s failed unexpectedly: %s"
-            log.error(failed, self.scope.request_id, self.id, described(error))
+            log.error("turn failed unexpectedly: %s", described(error))
             return TurnFailed("Something went wrong on our side while answering.")
         return None
 
@@ -211,6 +213,7 @@ class Turn(Iterator[NumberedEvent | None]):
             tool_calls=tuple(loop.called.items()),
             error_code=failed.code if failed else None,
             error_message=str(failed) if failed else None,
+            can_retry=failed is None or failed.can_retry,
             blame=failure.blame if failure else "nobody",
         )
         return self._kit.spent_on(loop.spent).added_to(result)
@@ -232,7 +235,7 @@ class Turn(Iterator[NumberedEvent | None]):
         try:
             return self._kit.render(reply) if reply else None
         except Exception as error:
-            log.error("the reply of turn %s could not be rendered: %s", self.id, described(error))
+            log.error("the reply could not be rendered: %s", described(error))
             return None
 
     def _settle(self, result: TurnResult) -> TurnResult:
@@ -243,14 +246,14 @@ class Turn(Iterator[NumberedEvent | None]):
                 if self._store(result, again=attempt > 0):
                     self._kit.telemetry.observe("settle_seconds", time.monotonic() - began)
                     return result
-                log.warning("turn %s was no longer running when it ended: %s", self.id, result.status)
+                log.warning("turn was no longer running when it ended")
                 return replace(result, status="interrupted", error_code=None, error_message=None)
             except StorageUnavailable as error:
                 why = str(error.__cause__ or error).partition("\n")[0]
-                log.warning("turn %s could not be saved yet: %s", self.id, why)
+                log.warning("turn could not be saved yet: %s", why)
                 time.sleep(pause)
             except Exception as error:
-                log.error("turn %s could not be saved: %s", self.id, described(error))
+                log.error("turn could not be saved: %s", described(error))
                 break
         # It counts as running until its lease is over; then what was stored of its events is kept.
         unsaved = StorageUnavailable("The answer could not be saved.")
@@ -304,12 +307,6 @@ class Turn(Iterator[NumberedEvent | None]):
         elif tokens or microusd:
             chat.correct_usage(self.id, result)
         chat.correct_usage_day(self._started.reservation, difference(result.parts, charged.parts))
-
-
-def title_of(text: str) -> str:
-    """A chat is called after its first message until somebody renames it."""
-    line = " ".join(text.split())
-    return line if len(line) <= MAX_TITLE_CHARS else line[: MAX_TITLE_CHARS - 1].rstrip() + "…"
 
 
 def _history(kit: TurnKit, chat: ChatTransaction, last: int) -> tuple[Message, ...]:

@@ -12,6 +12,13 @@ from agentapp.guardrails.admission import Reservation
 from agentapp.isolation import Scope
 
 UNTITLED = "New chat"  # a chat's title until its first message
+MAX_TITLE_CHARS = 60
+
+
+def title_of(text: str) -> str:
+    """A chat is called after its first message until somebody renames it."""
+    line = " ".join(text.split())
+    return line if len(line) <= MAX_TITLE_CHARS else line[: MAX_TITLE_CHARS - 1].rstrip() + "…"
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +119,7 @@ class RunningTurn:
     worker: str
     lease_until: datetime | None
     reservation: Reservation | None
+    request_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from contextlib import ExitStack
 
 from flask import Flask, Request, g
@@ -12,6 +13,7 @@ from agentapp.isolation import RequestScope, Scope, UserScope, new_id
 from agentapp.logs import described
 from agentapp.server.limits import PAGE_SLOT
 from agentapp.storage.values import User
+from agentapp.web.access_lines import note_status, write_access_line
 from agentapp.web.auth import claimed_user, signed_in_user
 from agentapp.web.checks import check_closed
 from agentapp.web.parts import parts, this_request
@@ -26,11 +28,13 @@ log = logging.getLogger(__name__)
 
 def init_app(app: Flask) -> None:
     app.before_request(open_scope)
+    app.after_request(note_status)
     app.teardown_request(close_scope)
 
 
 def open_scope() -> None:
     """Clear what an earlier request may have left on this thread, then bind this request's scope."""
+    g.began = time.perf_counter()
     binder, request = parts().binder, this_request()
     binder.sweep()
     g.stack = stack = ExitStack()
@@ -55,6 +59,8 @@ def close_scope(error: BaseException | None = None) -> None:
     stack: ExitStack | None = g.pop("stack", None)
     if stack is None:
         return
+    # The first of them to run, so that all of the scope is still bound.
+    stack.callback(write_access_line, g.began, is_quiet=this_request().endpoint in FOR_EVERYBODY)
     try:
         stack.close()
     except Exception as failure:

@@ -19,9 +19,10 @@ from agentapp import errors
 from agentapp.isolation import UserScope
 from agentapp.logs import described
 from agentapp.telemetry.refusals import count_refusal
+from agentapp.web.access_lines import route_of
 from agentapp.web.audit_notes import note_denied_lookup
 from agentapp.web.negotiation import wants_page
-from agentapp.web.parts import parts, request_id
+from agentapp.web.parts import parts, this_request
 
 
 class ProblemKind(NamedTuple):
@@ -126,7 +127,8 @@ def answer_with_page(page: str, error: errors.AgentappError) -> Response:
 
 
 def _with_retry_after(answer: Response, body: Problem) -> Response:
-    """Add the header that says when to come back, if the body says it."""
+    """Add the header that says when to come back, if the body says it. The log is to have the code too."""
+    g.problem = body["code"]
     if body["retry_after"] is not None:
         answer.headers["Retry-After"] = str(body["retry_after"])
     return answer
@@ -148,7 +150,7 @@ def _answer_own_error(error: errors.AgentappError) -> ResponseReturnValue:
     if isinstance(error, errors.NotFound):
         note_denied_lookup()
     if isinstance(error, errors.StorageUnavailable) and not isinstance(error, errors.DiskFull):
-        log.error("request %s: storage: %s", request_id(), _reason(error))
+        log.error("storage: %s", _reason(error))
     _count_if_refused(error)
     return problem_answer(problem_of(error))
 
@@ -200,6 +202,5 @@ def _answer_http_error(error: HTTPException) -> ResponseReturnValue:
 
 
 def _answer_unexpected_error(error: Exception) -> Response:
-    where = f"{request.method} {request.path}"
-    log.error("request %s: unexpected error on %s: %s", request_id(), where, described(error))
+    log.error("unexpected error: %s", described(error), extra={"route": route_of(this_request())})
     return problem_answer(problem("internal", "Something went wrong on our side. It was written to the log."))

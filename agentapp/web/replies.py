@@ -33,4 +33,4 @@ def _keep(scope: Scope, new: dict[int, Rendered]) -> None:
     except DiskFull:
         return  # it is in the log already
     except StorageUnavailable as error:
-        log.warning("request %s: the HTML of a chat could not be kept: %s", scope.request_id, error)
+        log.warning("the HTML of a chat could not be kept: %s", error)

@@ -23,6 +23,7 @@ class TurnView:
     reply: str
     html: Markup | None
     error: dict[str, str] | None
+    can_retry: bool
     request_id: str
     started_at: datetime
     activity: tuple[Step, ...]
@@ -112,6 +113,7 @@ def _turn_view(
         reply=reply or turn.reply_so_far,
         html=html,
         error=error,
+        can_retry=result.can_retry,
         request_id=turn.request_id,
         started_at=turn.started_at,
         activity=steps_of(turn.activity),

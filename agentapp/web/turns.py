@@ -87,6 +87,7 @@ def _send(read: Callable[[], NewMessage]) -> ResponseReturnValue:
         if not isinstance(error, SHOWN_ON_CHAT_PAGE) or not wants_page():
             raise
         return answer_with_page(chat_page(error), error)
+    g.turn_id = subscription.feed.turn_id
     environ.get(HAS_BEGUN, _tell_nobody)()
     if kind == EVENTS:
         return _event_stream(subscription, client)

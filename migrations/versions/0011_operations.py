@@ -1,4 +1,6 @@
-"""What operators see: audit log, alerts, counts by minute, usage by day, workers; where logins are from."""
+"""What operators see: audit log, alerts, counts by minute, usage by day, workers; where logins are from; and
+which failed turns cannot be tried again.
+"""
 
 from __future__ import annotations
 
@@ -53,6 +55,7 @@ def upgrade() -> None:
         sqlite_where=pinned,
         postgresql_where=pinned,
     )
+    op.add_column("turns", sa.Column("can_retry", sa.Boolean(), nullable=True))
     op.add_column("tenants", sa.Column("retain_sessions_days", sa.Integer(), nullable=True))
     op.add_column("tenants", sa.Column("retain_audit_days", sa.Integer(), nullable=True))
     _order_marked_cells_by_id()

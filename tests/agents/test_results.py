@@ -101,7 +101,8 @@ def test_of_a_tool_that_fails_the_log_has_the_name_the_kind_and_the_place(
     turn = play(calls((name, given)), "never mind", team=Team(Agent("shop", "Sell.", tools=(buy, buy_later))))
     assert turn.text == "never mind"
     (record,) = [record for record in caplog.records if record.name == "agentapp.agents.results"]
-    assert f"request {turn.loop.scope.request_id}: tool {name} raised {kind} at " in record.getMessage()
+    assert f"tool {name} raised {kind} at " in record.getMessage()
+    assert vars(record)["request_id"] == turn.loop.scope.request_id
     assert ".py:" in record.getMessage()
     assert MARK not in caplog.text
     assert MARK not in repr([vars(record) for record in caplog.records])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import socket
 from pathlib import Path
 
 from tests.support.databases import migrated_in
@@ -22,6 +24,7 @@ def test_the_most_talkative_log_has_no_words_of_a_user(tmp_path: Path, sqlite_te
             "ANTHROPIC_API_KEY": "sk-test-key",
             "ANTHROPIC_BASE_URL": model.url,
             "ANTHROPIC_LOG": "debug",
+            "AGENTAPP_LOG_LEVEL": "debug",
             "GUNICORN_CMD_ARGS": "--log-level debug --access-logfile -",
         }
         # A process of its own, because the SDK reads its variable when it is imported.
@@ -32,7 +35,20 @@ def test_the_most_talkative_log_has_no_words_of_a_user(tmp_path: Path, sqlite_te
             assert ann.send(chat, f"hello {MARK}").status == 200
             assert ann.get(f"/chat?q={MARK}").status == 200
             ann.get(f"/setup?token={MARK}")
+            with socket.create_connection(("127.0.0.1", int(running.url.rpartition(":")[2]))) as odd:
+                odd.sendall(f"GET /{MARK} {MARK}\r\n\r\n".encode())
+                assert odd.recv(1000).startswith(b"HTTP/1.1 400 ")
         log = running.output()
+    ours = [json.loads(line) for line in log.splitlines() if line.startswith("{")]
+    of_requests = [
+        (line["method"], line["route"], line["status"]) for line in ours if line["event"] == "request"
+    ]
+    assert ("POST", "/chat/<session_id>/messages", 200) in of_requests
+    assert ("GET", "/livez", 200) in of_requests
+    assert ("-", "-", 400) in of_requests
+    assert [line["turn_status"] for line in ours if line["event"] == "turn ended"] == ["completed"]
+    assert "gunicorn.error" in {line["logger"] for line in ours}
+    assert {line["logger"].partition(".")[0] for line in ours} <= {"agentapp", "gunicorn"}
     assert f"POST /chat/{chat}" in log
     assert '"GET /chat HTTP/1.1" 200' in log
     assert MARK not in log

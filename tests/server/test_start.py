@@ -309,7 +309,7 @@ def test_plain_gunicorn_starts_while_the_database_is_away(clone: Path) -> None:
         assert first.startswith("agentapp: starting anyway: cannot use the database: ")
         # Every worker may say once more that it cannot look for turns left by others.
         assert len(more) <= 2
-        assert all(" [WARNING] heartbeat: " in line for line in more), more
+        assert all('"event": "heartbeat: ' in line for line in more), more
         with pytest.raises(HTTPError) as caught:
             get(f"{s.url}/readyz")
         with caught.value:

@@ -36,8 +36,8 @@ from agentapp.turns.abandoned import delete_chat
 from agentapp.turns.kit import TurnKit
 from agentapp.turns.leases import Leases
 from agentapp.turns.live_agents import LiveAgents
-from agentapp.turns.turn import Turn, title_of
-from agentapp.turns.values import Lease, NewMessage, RepeatedMessage, StartedTurn
+from agentapp.turns.turn import Turn
+from agentapp.turns.values import Lease, NewMessage, RepeatedMessage, StartedTurn, title_of
 from tests.support.statements import statements_noted
 
 PASSWORD = "a long enough password"

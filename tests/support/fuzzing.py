@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import socket
 import threading
@@ -150,15 +151,10 @@ def check_server(
     found.claim(Visitor(running.url).get("/readyz").status == 200, "the server does not answer any more")
     found.claim(set(running.children()) == workers, "a worker has ended")
     log = running.output()
-    found.wrong.extend(
-        sorted(
-            {
-                f"in the log: {line.partition('] [')[2]}"
-                for line in log.splitlines()
-                if "[ERROR]" in line or "Traceback" in line
-            }
-        )
-    )
+    said = [json.loads(line) for line in log.splitlines() if line.startswith("{")]
+    wrong = {f"{line['logger']}: {line['event']}" for line in said if line["level"] == "error"}
+    wrong |= {line for line in log.splitlines() if line.startswith("Traceback")}
+    found.wrong.extend(f"in the log: {line}" for line in sorted(wrong))
     found.figures["lines in the log"] = log.count("\n")
     for actor in actors:
         found.claim(actor.mark not in log or not actor.mark, f"the mark of {actor.name} is in the log")

@@ -95,6 +95,8 @@ def server(
         # Many servers share the processors here. And chance must decide which worker a connection reaches: if
         # one of the two processors is busy, it would always be the other worker.
         "AGENTAPP_PIN_WORKERS": "0",
+        # What is written is what went wrong, and not a line for each request.
+        "AGENTAPP_LOG_LEVEL": "warning",
     }
     log = directory / f"output-{port}.txt"
     with started(command, directory, log, {**where, **(env or {})}) as process:

@@ -144,7 +144,7 @@ def test_the_scope_is_bound_while_it_is_pulled_and_never_between(parts: Parts, u
     for _ in played:
         assert parts.binder.sweep() is None
     played.close()
-    assert bound == [uma, uma]
+    assert bound == [uma.of_turn(played.feed.turn_id)] * 2
 
 
 def test_neither_turn_nor_model_has_a_thread_of_its_own(parts: Parts, uma: Scope) -> None:

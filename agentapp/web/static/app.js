@@ -501,7 +501,8 @@
         small.append(element("code", "", requestId));
         text.append(" ", small);
       }
-      line.append(icon(failed ? "alert" : "info"), text, this.again("Retry"));
+      line.append(icon(failed ? "alert" : "info"), text);
+      if (error?.can_retry !== false) line.append(this.again("Retry"));
       this.part("outcome").replaceChildren(line);
     }
   }

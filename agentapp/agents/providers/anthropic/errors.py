@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import re
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -14,7 +15,14 @@ from typing import Any
 import anthropic
 import httpx2
 
-from agentapp.errors import ProviderBusy, ProviderError, ProviderGarbled, ProviderRejected, ProviderTimeout
+from agentapp.errors import (
+    ProviderBusy,
+    ProviderError,
+    ProviderGarbled,
+    ProviderMisconfigured,
+    ProviderRejected,
+    ProviderTimeout,
+)
 from agentapp.events import Usage
 from agentapp.logs import described
 
@@ -56,6 +64,7 @@ SENTENCES: Mapping[type[ProviderError], str] = MappingProxyType(
         "moment.",
         ProviderTimeout: "The model provider did not answer in time; please try again.",
         ProviderRejected: "The model provider did not accept the request, and asking again will not help.",
+        ProviderMisconfigured: "The model is not set up correctly. Tell your operator.",
         ProviderGarbled: "The answer of the model provider was cut off or could not be read; please try "
         "again.",
     }
@@ -67,13 +76,15 @@ ERROR_TYPES: Mapping[str, type[ProviderError]] = MappingProxyType(
         "rate_limit_error": ProviderBusy,
         "timeout_error": ProviderBusy,
         "invalid_request_error": ProviderRejected,
-        "authentication_error": ProviderRejected,
-        "billing_error": ProviderRejected,
-        "permission_error": ProviderRejected,
-        "not_found_error": ProviderRejected,
+        "authentication_error": ProviderMisconfigured,
+        "billing_error": ProviderMisconfigured,
+        "permission_error": ProviderMisconfigured,
+        "not_found_error": ProviderMisconfigured,
         "request_too_large": ProviderRejected,
     }
 )
+# A wrong key, no money, no permission, no such model or address.
+SETUP_STATUSES = (401, 402, 403, 404)
 REQUEST_ERROR_TYPES = ("invalid_request_error", "request_too_large")
 # Nothing was sent, and nothing will be until the settings or the request are changed.
 PERMANENT_ERRORS = (
@@ -93,7 +104,9 @@ NOT_SENT_ERRORS = (
 )
 
 
-def translate_error(exc: Exception, spent: Usage | None, estimate: Usage, key: str = "") -> ProviderError:
+def translate_error(
+    exc: Exception, spent: Usage | None, estimate: Usage, key: str = "", model: str = ""
+) -> ProviderError:
     """Our error for any exception at all.
 
     The log has what the operator needs to ask the provider, and none of the provider's words: they may
@@ -110,23 +123,29 @@ def translate_error(exc: Exception, spent: Usage | None, estimate: Usage, key: s
         sent = not any(isinstance(link, NOT_SENT_ERRORS) for link in chain)
         refused = isinstance(exc, (anthropic.APIStatusError, ErrorEvent))
         spent = Usage(model_calls=int(sent)) if refused or not sent else estimate
-    status, request_id = getattr(exc, "status_code", None), getattr(exc, "request_id", None)
-    log.warning(
-        "model call failed: status=%s type=%s request_id=%s %s",
-        status,
-        _known_type(exc),
-        request_id,
-        described(exc),
-    )
     wait = retry_after_of(exc, time.time()) if ours is ProviderBusy else None
     error = ours(SENTENCES[ours], usage=spent, retry_after=wait)
+    error.provider_request_id = _request_id(exc)
     if ours is ProviderRejected and _is_about_this_request(exc, chain):
         error.blame = "turn"
+    status, kind = getattr(exc, "status_code", None), _known_type(exc)
+    if isinstance(error, ProviderMisconfigured):
+        said = ", ".join(str(each) for each in (status, kind) if each) or type(exc).__name__
+        error.cause = f"The model {model} cannot be used ({said}): check the key, the address and the model."
+    told = {
+        "provider_status": status,
+        "provider_error": kind,
+        "provider_request_id": error.provider_request_id,
+        "model": model,
+    }
+    log.warning("model call failed: %s", described(exc), extra=told)
     return error
 
 
 def _class_for(exc: Exception, chain: Iterable[BaseException]) -> type[ProviderError]:
     """By what it is a kind of, the narrowest first: a name that the SDK adds is known by its base class."""
+    if _is_out_of_credit(exc):
+        return ProviderMisconfigured
     match exc:
         case anthropic.APITimeoutError() | httpx2.TimeoutException() | TimeoutError():
             return ProviderTimeout
@@ -134,21 +153,24 @@ def _class_for(exc: Exception, chain: Iterable[BaseException]) -> type[ProviderE
             return ERROR_TYPES.get(exc.kind, ProviderGarbled)
         case anthropic.APIStatusError():
             return _class_for_status(exc.response.status_code, str(exc.type))
-    if any(isinstance(link, PERMANENT_ERRORS) for link in chain):
+    if any(isinstance(link, Unserialisable) for link in chain):
         return ProviderRejected
+    if any(isinstance(link, PERMANENT_ERRORS) for link in chain):
+        return ProviderMisconfigured
     if isinstance(exc, (anthropic.APIConnectionError, httpx2.ConnectError, httpx2.ProxyError)):
         return ProviderBusy
     return ProviderGarbled
+
+
+def _is_out_of_credit(exc: Exception) -> bool:
+    """It is called an invalid request, but no other request would be accepted either."""
+    return "credit balance" in str(exc) and _known_type(exc) == "invalid_request_error"
 
 
 def _is_about_this_request(exc: Exception, chain: Iterable[BaseException]) -> bool:
     """Whether the request itself was refused, as too long or invalid: the next one may well be accepted."""
     if any(isinstance(link, Unserialisable) for link in chain):
         return True
-    if "credit balance" in str(
-        exc
-    ):  # called an invalid request, but no other request would be accepted either
-        return False
     return _known_type(exc) in REQUEST_ERROR_TYPES or getattr(exc, "status_code", 0) in (400, 413)
 
 
@@ -165,7 +187,15 @@ def _class_for_status(status: int, error_type: str) -> type[ProviderError]:
         return ProviderBusy
     # A redirect means that the configured address is wrong. It is not followed, because the key would be sent
     # along.
-    return ProviderRejected if status >= 300 else ERROR_TYPES.get(error_type, ProviderGarbled)
+    if status in SETUP_STATUSES or 300 <= status < 400:
+        return ProviderMisconfigured
+    return ProviderRejected if status >= 400 else ERROR_TYPES.get(error_type, ProviderGarbled)
+
+
+def _request_id(exc: Exception) -> str | None:
+    """If it looks like one: it stands in our log."""
+    found = getattr(exc, "request_id", None)
+    return found if isinstance(found, str) and re.fullmatch(r"[\w.:-]{1,128}", found, re.ASCII) else None
 
 
 def retry_after_of(exc: Exception, now: float) -> float | None:

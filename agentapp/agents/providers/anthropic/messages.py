@@ -160,8 +160,9 @@ class Assembler:
         usage = self._with_heard(self.usage or self._meter.estimate)
         return Reply("".join(self._texts), calls, usage, self._stop_reason)
 
-    def translate_error(self, exc: Exception, key: str) -> ProviderError:
-        error = translate_error(exc, self.usage and self._with_heard(self.usage), self._meter.estimate, key)
+    def translate_error(self, exc: Exception, key: str, model: str = "") -> ProviderError:
+        spent = self.usage and self._with_heard(self.usage)
+        error = translate_error(exc, spent, self._meter.estimate, key, model)
         error.said_something = any(self._texts)
         return error
 

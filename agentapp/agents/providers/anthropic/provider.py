@@ -87,7 +87,7 @@ class AnthropicProvider:
             if call.cancellation.is_cancelled:  # the failure is our own doing, so it is not logged
                 raise ProviderGarbled("The call was given up.") from None
             if not answer.complete:
-                raise answer.translate_error(exc, self._key) from exc
+                raise answer.translate_error(exc, self._key, call.model) from exc
         finally:
             call.cancellation.clear()
         yield answer.reply()
@@ -203,7 +203,7 @@ class AsyncAnthropicProvider:
             answer.check_complete()
         except Exception as exc:
             if not answer.complete:
-                raise answer.translate_error(exc, self._key) from exc
+                raise answer.translate_error(exc, self._key, call.model) from exc
         yield answer.reply()
 
     async def close(self) -> None:

@@ -14,7 +14,14 @@ import httpx2
 import pytest
 
 from agentapp.agents.providers.anthropic.errors import SENTENCES, retry_after_of, translate_error
-from agentapp.errors import ProviderBusy, ProviderError, ProviderGarbled, ProviderRejected, ProviderTimeout
+from agentapp.errors import (
+    ProviderBusy,
+    ProviderError,
+    ProviderGarbled,
+    ProviderMisconfigured,
+    ProviderRejected,
+    ProviderTimeout,
+)
 from agentapp.events import Usage
 from tests.agents.providers.anthropic.asking import KEY, call
 from tests.support.messages_api import MessagesApi, Script
@@ -23,7 +30,8 @@ MARK = "the-private-words-of-ann"
 
 REQUEST = httpx2.Request("POST", "http://127.0.0.1/v1/messages", headers={"x-api-key": KEY})
 STATUSES = {
-    **dict.fromkeys((307, 400, 401, 402, 403, 404, 409, 413, 418, 422, 431), ProviderRejected),
+    **dict.fromkeys((400, 409, 413, 418, 422, 431), ProviderRejected),
+    **dict.fromkeys((307, 401, 402, 403, 404), ProviderMisconfigured),
     408: ProviderTimeout,
     **dict.fromkeys((429, 500, 502, 503, 504, 529), ProviderBusy),
 }
@@ -42,7 +50,8 @@ def test_a_status_has_its_error_and_is_asked_once(ask: Any, api: MessagesApi, st
 
 BLAMED = {
     **dict.fromkeys((400, 413), "turn"),
-    **dict.fromkeys((401, 402, 403, 404, 408, 429, 500, 503, 529), "provider"),
+    **dict.fromkeys((408, 429, 500, 503, 529), "provider"),
+    **dict.fromkeys((401, 402, 403, 404), "nobody"),
 }
 
 
@@ -50,7 +59,7 @@ BLAMED = {
 def test_only_what_is_wrong_with_the_request_itself_is_held_against_its_chat_alone(
     ask: Any, api: MessagesApi, status: int
 ) -> None:
-    """A wrong key or model fails for everybody; a message that is too long fails for the one who wrote it."""
+    """A message that is too long fails for the one who wrote it. A wrong key or model is the operator's."""
     api.respond_with(Script(status=status))
     with pytest.raises(ProviderError) as caught:
         ask(call())
@@ -62,7 +71,7 @@ def test_only_what_is_wrong_with_the_request_itself_is_held_against_its_chat_alo
     [
         ("error-event:invalid_request_error", "turn"),
         ("error-event:request_too_large", "turn"),
-        ("error-event:authentication_error", "provider"),
+        ("error-event:authentication_error", "nobody"),
         ("error-event:overloaded_error", "provider"),
         ("cut:500", "provider"),
     ],
@@ -76,16 +85,16 @@ def test_a_fault_in_the_stream_is_held_against_the_one_whose_it_is(
     assert caught.value.blame == blame
 
 
-def test_an_account_without_credit_is_everybodys_trouble(ask: Any, api: MessagesApi) -> None:
+def test_an_account_without_credit_is_the_operators_trouble(ask: Any, api: MessagesApi) -> None:
     api.respond_with(Script(status=400, message="Your credit balance is too low to access the API."))
-    with pytest.raises(ProviderRejected) as caught:
+    with pytest.raises(ProviderMisconfigured) as caught:
         ask(call())
-    assert caught.value.blame == "provider"
+    assert caught.value.blame == "nobody"
 
 
 def test_blaming_one_request_blames_no_other(ask: Any, api: MessagesApi) -> None:
     api.respond_with([Script(status=400), Script(status=401)])
-    for blame in ("turn", "provider"):
+    for blame in ("turn", "nobody"):
         with pytest.raises(ProviderRejected) as caught:
             ask(call())
         assert caught.value.blame == blame
@@ -129,13 +138,13 @@ SDK = {
     "APIWebhookValidationError": ProviderGarbled,
     "RetryableError": ProviderGarbled,
     "WorkloadIdentityError": ProviderGarbled,
-    "CredentialsError": ProviderRejected,
-    "IdentityTokenFileError": ProviderRejected,
+    "CredentialsError": ProviderMisconfigured,
+    "IdentityTokenFileError": ProviderMisconfigured,
     "APIConnectionError": ProviderBusy,
     "APITimeoutError": ProviderTimeout,
     "RequestTimeoutError": ProviderTimeout,
     "APIStatusError": ProviderRejected,
-    "AuthenticationError": ProviderRejected,
+    "AuthenticationError": ProviderMisconfigured,
     "BadRequestError": ProviderRejected,
     "CMEKKeyDisabledError": ProviderRejected,
     "CMEKKeyNetworkBlockedError": ProviderRejected,
@@ -144,16 +153,16 @@ SDK = {
     "ClientClosedRequestError": ProviderRejected,
     "ConflictError": ProviderRejected,
     "ContentTooLargeError": ProviderRejected,
-    "NotFoundError": ProviderRejected,
+    "NotFoundError": ProviderMisconfigured,
     "OrganizationOnHoldError": ProviderRejected,
     "OrganizationTypeNotSupportedError": ProviderRejected,
-    "PermissionDeniedError": ProviderRejected,
+    "PermissionDeniedError": ProviderMisconfigured,
     "PreconditionFailedError": ProviderRejected,
     "RequestBodyEncodingInvalidError": ProviderRejected,
     "RequestBodyEncodingUnsupportedError": ProviderRejected,
     "RequestBodyTooLargeAfterDecodingError": ProviderRejected,
     "RequestHeaderFieldsTooLargeError": ProviderRejected,
-    "SandboxEgressRestrictedError": ProviderRejected,
+    "SandboxEgressRestrictedError": ProviderMisconfigured,
     "UnprocessableEntityError": ProviderRejected,
     "CMEKContextUnavailableError": ProviderBusy,
     "CMEKKeyUnreachableError": ProviderBusy,
@@ -171,7 +180,7 @@ HTTPX = {
         ("TimeoutException", "ConnectTimeout", "ReadTimeout", "WriteTimeout", "PoolTimeout"), ProviderTimeout
     ),
     **dict.fromkeys(("ConnectError", "ProxyError"), ProviderBusy),
-    **dict.fromkeys(("LocalProtocolError", "UnsupportedProtocol", "InvalidURL"), ProviderRejected),
+    **dict.fromkeys(("LocalProtocolError", "UnsupportedProtocol", "InvalidURL"), ProviderMisconfigured),
     **dict.fromkeys(
         (
             "HTTPError",
@@ -236,6 +245,8 @@ def built(kind: type[Exception]) -> Exception:
 def class_of_status(status: int) -> type:
     if status == 408:
         return ProviderTimeout
+    if status in (401, 402, 403, 404):
+        return ProviderMisconfigured
     return ProviderBusy if status == 429 or status >= 500 else ProviderRejected
 
 
@@ -268,7 +279,7 @@ def test_error_classes_of_a_status_follow_the_status() -> None:
     ("base", "status", "expected"),
     [
         (anthropic.AnthropicError, None, ProviderGarbled),
-        (anthropic.CredentialsError, None, ProviderRejected),
+        (anthropic.CredentialsError, None, ProviderMisconfigured),
         (anthropic.APIConnectionError, None, ProviderBusy),
         (anthropic.APITimeoutError, None, ProviderTimeout),
         (anthropic.APIStatusError, 451, ProviderRejected),
@@ -278,7 +289,7 @@ def test_error_classes_of_a_status_follow_the_status() -> None:
         (anthropic.RateLimitError, None, ProviderBusy),
         (anthropic.InternalServerError, None, ProviderBusy),
         (httpx2.HTTPError, None, ProviderGarbled),
-        (httpx2.InvalidURL, None, ProviderRejected),
+        (httpx2.InvalidURL, None, ProviderMisconfigured),
         (httpx2.ConnectError, None, ProviderBusy),
         (httpx2.ReadTimeout, None, ProviderTimeout),
     ],
@@ -315,8 +326,8 @@ def test_any_other_exception_is_ours_too(exc: Exception, expected: type) -> None
     [
         (httpx2.ConnectError("refused"), ProviderBusy, 0),
         (httpx2.RemoteProtocolError("no response"), ProviderBusy, 1),
-        (httpx2.LocalProtocolError("bad header"), ProviderRejected, 0),
-        (httpx2.UnsupportedProtocol("no scheme"), ProviderRejected, 0),
+        (httpx2.LocalProtocolError("bad header"), ProviderMisconfigured, 0),
+        (httpx2.UnsupportedProtocol("no scheme"), ProviderMisconfigured, 0),
     ],
 )
 def test_what_stopped_a_connection_decides(cause: Exception, expected: type, calls: int) -> None:
@@ -355,19 +366,44 @@ def test_the_key_is_in_no_message_and_no_log(
 @pytest.mark.parametrize(
     ("script", "told"),
     [
-        (Script(status=400, message=MARK), "status=400 type=invalid_request_error"),
-        (Script(status=500, message=MARK), "status=500 type=api_error"),
-        (Script(("x",), fault=f"error-event:{MARK}"), "ErrorEvent at "),
+        (Script(status=400, message=MARK), (400, "invalid_request_error", "BadRequestError at ")),
+        (Script(status=500, message=MARK), (500, "api_error", "InternalServerError at ")),
+        (Script(("x",), fault=f"error-event:{MARK}"), (None, None, "ErrorEvent at ")),
     ],
     ids=["400", "500", "event"],
 )
 def test_the_log_has_the_kind_of_a_failure_and_not_the_words_of_the_provider(
-    ask: Any, api: MessagesApi, script: Script, told: str, caplog: pytest.LogCaptureFixture
+    ask: Any, api: MessagesApi, script: Script, told: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The provider may repeat the message that it does not accept."""
     caplog.set_level(logging.INFO)
     api.respond_with(script)
     with pytest.raises(ProviderError):
         ask(call(MARK))
-    assert told in caplog.text
+    (line,) = [vars(record) for record in caplog.records if record.name.startswith("agentapp")]
+    assert (line["provider_status"], line["provider_error"]) == told[:2]
+    assert line["message"].startswith(f"model call failed: {told[2]}")
     assert MARK not in caplog.text
+    assert MARK not in repr(line)
+
+
+@pytest.mark.parametrize("status", [401, 403, 404])
+def test_the_operator_is_told_what_is_set_up_wrongly_and_not_the_key(
+    ask: Any, api: MessagesApi, status: int
+) -> None:
+    api.respond_with(Script(status=status, message=f"{MARK} {KEY}"))
+    with pytest.raises(ProviderMisconfigured) as caught:
+        ask(call())
+    assert f"{status}, " in caught.value.cause
+    assert call().model in caught.value.cause
+    assert MARK not in caught.value.cause
+    assert KEY not in caught.value.cause
+    assert not caught.value.can_retry
+
+
+@pytest.mark.parametrize("id", ["x" * 200, f"{MARK} in words", ""])
+def test_an_id_of_the_providers_that_looks_like_none_is_not_logged(id: str) -> None:
+    response = httpx2.Response(500, headers={"request-id": id}, request=REQUEST)
+    error = anthropic.APIStatusError("busy", response=response, body=None)
+    assert error.request_id == id
+    assert translate_error(error, None, Usage()).provider_request_id is None

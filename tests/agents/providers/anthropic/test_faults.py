@@ -17,7 +17,14 @@ import pytest
 from agentapp.agents.meter import estimated_tokens
 from agentapp.agents.provider import Message, ToolCall
 from agentapp.agents.providers.anthropic.errors import SENTENCES
-from agentapp.errors import ProviderBusy, ProviderError, ProviderGarbled, ProviderRejected, ProviderTimeout
+from agentapp.errors import (
+    ProviderBusy,
+    ProviderError,
+    ProviderGarbled,
+    ProviderMisconfigured,
+    ProviderRejected,
+    ProviderTimeout,
+)
 from agentapp.events import Usage
 from tests.agents.providers.anthropic.asking import EVENTS, KEY, KINDS, call, reply_of
 from tests.support.messages_api import MessagesApi, Script, events_of
@@ -193,7 +200,7 @@ def test_settings_that_cannot_work_are_rejected_without_a_call(
         driver(call())
     driver.close()
     assert (caught.value.usage, api.connections) == (Usage(), 0)
-    assert caught.value.blame == "provider", "nobody's request can be sent"
+    assert type(caught.value) is ProviderMisconfigured, "only the operator can change it"
     assert not key or key not in caplog.text + "".join(traceback.format_exception(caught.value))
 
 

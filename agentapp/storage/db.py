@@ -16,6 +16,7 @@ from agentapp.isolation import Binder
 from agentapp.storage.disk import Disk
 from agentapp.storage.engines import (
     KEPT_SQLITE_CONNECTIONS,
+    MAX_CONNECTIONS,
     POSTGRES_WRITERS,
     QUEUE_WAIT_SECONDS,
     begin_writing,
@@ -201,6 +202,11 @@ class Database:
         kept = [each for each in (self._kept_readers, self._kept_writers) if each is not None]
         in_use: int = sum(pool.checkedout() for pool in pools) + sum(each.taken for each in kept)
         return in_use
+
+    @property
+    def pool_size(self) -> int:
+        """So many connections are kept, or may be open. On SQLite there may be more for a moment."""
+        return KEPT_SQLITE_CONNECTIONS + 1 if self._kept_writers is not None else MAX_CONNECTIONS
 
     @contextmanager
     def _wait_observed(self) -> Iterator[Wait]:

@@ -89,6 +89,7 @@ def test_who_is_added_gets_a_password_that_must_be_changed_before_anything_else(
     assert password not in admin.get(path_of(parts, "zoe")).text, "shown once"
     zoe = sign_in_with(app, "zoe", password)
     assert zoe.get("/chat").location == "/account#password"
+    assert "Somebody else chose your password" in zoe.get("/account").text
     refused = zoe.browser.post("/chat", data={"csrf_token": zoe.csrf}, headers=JSON)
     assert (refused.status_code, refused.json["code"]) == (403, "forbidden")
     same = zoe.post("/account/password", old_password=password, new_password=password)

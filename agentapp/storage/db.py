@@ -54,6 +54,8 @@ class Database:
         is_sqlite = self.engine.dialect.name == "sqlite"
         self.write_token = WriteToken()
         self.writing_engine = make_sqlite_writer(url, self.write_token) if is_sqlite else self.engine
+        # So many connections are kept, or may be open. On SQLite there may be more for a moment.
+        self.pool_size = KEPT_SQLITE_CONNECTIONS + 1 if is_sqlite else MAX_CONNECTIONS
         self.disk = Disk(self.engine.url.database if is_sqlite else None, disk_reserve)
         if statement_seconds is not None:
             for engine in {self.engine, self.writing_engine}:
@@ -202,11 +204,6 @@ class Database:
         kept = [each for each in (self._kept_readers, self._kept_writers) if each is not None]
         in_use: int = sum(pool.checkedout() for pool in pools) + sum(each.taken for each in kept)
         return in_use
-
-    @property
-    def pool_size(self) -> int:
-        """So many connections are kept, or may be open. On SQLite there may be more for a moment."""
-        return KEPT_SQLITE_CONNECTIONS + 1 if self._kept_writers is not None else MAX_CONNECTIONS
 
     @contextmanager
     def _wait_observed(self) -> Iterator[Wait]:

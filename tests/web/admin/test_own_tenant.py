@@ -12,7 +12,7 @@ from flask import Flask
 from agentapp.config import Settings
 from agentapp.storage.db import Database
 from tests.support.statements import statements_noted
-from tests.support.users import JSON, Person, person
+from tests.support.users import JSON, Person
 from tests.web.admin.planted import SAID, Planted, pages_seen_by, plant
 
 BIG_TABLES = (
@@ -31,11 +31,6 @@ def acme(app: Flask) -> Planted:
 @pytest.fixture
 def globex(app: Flask) -> Planted:
     return plant(app, "globex", 8)
-
-
-@pytest.fixture
-def operator(app: Flask) -> Person:
-    return person(app, "otto", role="operator")
 
 
 def test_no_page_plot_or_count_has_another_tenants_row(acme: Planted, globex: Planted) -> None:

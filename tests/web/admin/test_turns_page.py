@@ -27,11 +27,6 @@ SAID = "One half of a secret"
 
 
 @pytest.fixture
-def admin(app: Flask) -> Person:
-    return person(app, "ada", role="admin")
-
-
-@pytest.fixture
 def answering(
     parts: Parts, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Callable[[str], tuple[str, Subscription]]]:

@@ -34,12 +34,8 @@ NEW = "another long enough password"
 
 
 @pytest.fixture
-def admin(app: Flask) -> Person:
-    return person(app, "ada", role="admin")
-
-
-@pytest.fixture
 def operator(app: Flask) -> Person:
+    """Of the admin's own tenant."""
     return person(app, "otto", role="operator")
 
 

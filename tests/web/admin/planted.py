@@ -95,6 +95,7 @@ def plant(app: Flask, mark: str, dollars: int) -> Planted:
                 first_at=now,
                 last_at=now,
                 delivery_attempts=0,
+                delivery_problem="",
             )
         )
     admin = person(app, f"{mark}-admin", tenant=tenant, role="admin")

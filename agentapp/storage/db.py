@@ -16,7 +16,6 @@ from agentapp.isolation import Binder
 from agentapp.storage.disk import Disk
 from agentapp.storage.engines import (
     KEPT_SQLITE_CONNECTIONS,
-    MAX_CONNECTIONS,
     POSTGRES_WRITERS,
     QUEUE_WAIT_SECONDS,
     begin_writing,
@@ -54,8 +53,6 @@ class Database:
         is_sqlite = self.engine.dialect.name == "sqlite"
         self.write_token = WriteToken()
         self.writing_engine = make_sqlite_writer(url, self.write_token) if is_sqlite else self.engine
-        # So many connections are kept, or may be open. On SQLite there may be more for a moment.
-        self.pool_size = KEPT_SQLITE_CONNECTIONS + 1 if is_sqlite else MAX_CONNECTIONS
         self.disk = Disk(self.engine.url.database if is_sqlite else None, disk_reserve)
         if statement_seconds is not None:
             for engine in {self.engine, self.writing_engine}:

@@ -8,6 +8,7 @@ from flask import Flask
 from sqlalchemy import select, update
 
 from agentapp.isolation import RequestScope, new_id
+from agentapp.storage.engines import pool_size
 from agentapp.storage.operator_models import WorkerRow
 from agentapp.storage.values import utc_now
 from agentapp.telemetry.conditions import SILENT_AFTER
@@ -31,7 +32,7 @@ def test_a_worker_tells_what_it_has_and_how_much_there_may_be(parts: Parts, oper
     assert "No worker has reported yet" in operator.get("/admin/workers").text
     report(parts)
     page = operator.get("/admin/workers").text
-    assert f"of {parts.db.pool_size}</td>" in page
+    assert f"of {pool_size(parts.db.engine)}</td>" in page
     assert f"0 of {parts.turns.slots.total}</td>" in page
     assert ">running</span>" in page
     assert " MB</td>" in page

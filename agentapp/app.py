@@ -55,9 +55,12 @@ from agentapp.storage.retention_parts import (
     make_retention_store,
 )
 from agentapp.storage.room import Room
+from agentapp.storage.running_turns import RunningTurns
 from agentapp.storage.search_index import SearchIndex
 from agentapp.storage.turns import SqlTurnStore
 from agentapp.storage.usage_days import OwnUsage
+from agentapp.storage.usage_reports import UsageReports
+from agentapp.storage.user_admin import UserAdmin
 from agentapp.storage.vacuum import Vacuum
 from agentapp.storage.values import utc_now
 from agentapp.storage.violations import ViolationLog
@@ -198,7 +201,7 @@ def make_parts(settings: Settings, team: Team) -> Parts:
         isolation=score,
         breakers=cells,
         audit_tallies=audit_tallies,
-        admin=make_admin_stores(settings, db, cell_kind, cells, alerts),
+        admin=make_admin_stores(settings, db, cell_kind, cells, alerts, accounts, workers),
         all_chats=all_chats,
         eraser=make_eraser(db, all_chats, guardrails),
         vacuum=Vacuum(db),
@@ -209,7 +212,13 @@ def make_parts(settings: Settings, team: Team) -> Parts:
 
 
 def make_admin_stores(
-    settings: Settings, db: Database, cell_kind: Cells, cells: CellStore, alerts: AlertStore
+    settings: Settings,
+    db: Database,
+    cell_kind: Cells,
+    cells: CellStore,
+    alerts: AlertStore,
+    accounts: Accounts,
+    workers: WorkerStore,
 ) -> AdminStores:
     return AdminStores(
         audit_log=AuditLog(db),
@@ -222,6 +231,10 @@ def make_admin_stores(
         violations=ViolationLog(db),
         live_objects=LiveObjects(db, 3 * REPORT_SECONDS),
         alerts=alerts,
+        users=UserAdmin(db, accounts.hash),
+        running_turns=RunningTurns(db),
+        workers=workers,
+        usage=UsageReports(db),
     )
 
 

@@ -20,7 +20,7 @@
     │   ├── ForeignOrigin       a page of another site sent the request
     │   ├── WrongPassword
     │   ├── LoginRequired
-    │   ├── Forbidden           the page is for others: admins or operators
+    │   ├── Forbidden           for admins or operators, or only after the password was changed
     │   ├── NotFound            it does not exist, or it is somebody else's
     │   ├── TurnInProgress
     │   ├── IdempotencyMismatch

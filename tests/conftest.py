@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -166,6 +167,12 @@ def ended_by_themselves(parts: Parts) -> bool:
 @pytest.fixture
 def app(make_app: Callable[..., Flask]) -> Flask:
     return make_app()
+
+
+@pytest.fixture
+def any_app(make_app: Callable[..., Flask], settings: Settings, database_url: str) -> Flask:
+    """One on SQLite, and one on PostgreSQL."""
+    return make_app(wanted=replace(settings, database_url=database_url))
 
 
 @pytest.fixture

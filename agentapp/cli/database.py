@@ -12,6 +12,8 @@ from agentapp.storage import migrate, schema
 from agentapp.storage.accounts import Accounts
 from agentapp.storage.db import Database
 
+BY_COMMAND = RequestScope(request_id="cli")
+
 
 def upgrade(settings: Settings) -> None:
     """Bring the schema up to date, in the instance directory if the database is there."""
@@ -26,7 +28,7 @@ def open_database(settings: Settings) -> Iterator[Database]:
     binder = ThreadBinder()
     database = Database(settings.database_url, binder, settings.db_statement_timeout)
     try:
-        with binder.bound(RequestScope(request_id="cli")):
+        with binder.bound(BY_COMMAND):
             yield database
     finally:
         database.engine.dispose()

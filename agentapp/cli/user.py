@@ -9,7 +9,7 @@ from typing import cast
 import click
 
 from agentapp import config
-from agentapp.cli.database import open_accounts, open_database, upgrade
+from agentapp.cli.database import BY_COMMAND, open_accounts, open_database, upgrade
 from agentapp.errors import BadRequest
 from agentapp.guardrails.cell import Cells
 from agentapp.guardrails.guard import Guardrails
@@ -51,7 +51,7 @@ def add(name: str, tenant: str, role: str, password_stdin: bool) -> None:
     if schema.is_missing(settings.database_url):
         upgrade(settings)
     with open_accounts(settings) as accounts:
-        made = accounts.add(name, password, tenant=tenant, role=cast(Role, role))
+        made = accounts.add(name, password, tenant=tenant, role=cast(Role, role), by=BY_COMMAND)
     click.echo(f"added {made.name} to {made.tenant} as {made.role}")
 
 
@@ -74,7 +74,7 @@ def list_users(as_json: bool) -> None:
 def disable(name: str) -> None:
     """Lock an account and end its logins. Its data stays."""
     with open_accounts(config.load()) as accounts:
-        accounts.disable(name)
+        accounts.disable(name, BY_COMMAND)
     click.echo(f"disabled {name}")
 
 
@@ -83,7 +83,7 @@ def disable(name: str) -> None:
 def enable(name: str) -> None:
     """Unlock an account."""
     with open_accounts(config.load()) as accounts:
-        accounts.enable(name)
+        accounts.enable(name, BY_COMMAND)
     click.echo(f"enabled {name}")
 
 
@@ -94,7 +94,7 @@ def set_password(name: str, password_stdin: bool) -> None:
     """Give an account a new password and end its logins."""
     password = _read_password()
     with open_accounts(config.load()) as accounts:
-        accounts.set_password(name, password)
+        accounts.set_password(name, password, BY_COMMAND)
     click.echo(f"changed the password of {name}")
 
 

@@ -6,33 +6,34 @@ import os
 import secrets
 import threading
 from collections.abc import Collection, Sequence
-from dataclasses import replace
 
 from argon2 import PasswordHasher
 from argon2.exceptions import InvalidHashError, VerificationError
-from sqlalchemy import CursorResult, Select, bindparam, delete, func, select, text, update
+from sqlalchemy import CursorResult, Select, bindparam, delete, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from agentapp.errors import BadRequest, NotFound, WrongPassword
-from agentapp.isolation import RequestScope, UserScope, new_id
+from agentapp.isolation import RequestScope, UserScope
+from agentapp.storage import user_changes
 from agentapp.storage.audit_log import AuditEntry, add_entry
 from agentapp.storage.db import Database
 from agentapp.storage.logins import digest_of
 from agentapp.storage.models import Login, SetupLink, Tenant
 from agentapp.storage.models import User as UserRow
-from agentapp.storage.names import check_name, check_new_name, lengths_of_lookalikes, normalise_name
+from agentapp.storage.names import check_name, normalise_name
 from agentapp.storage.opened_logins import NOWHERE, Origin, end_login, note_sign_in, open_login
 from agentapp.storage.passwords import MAX_PASSWORD_BYTES, bytes_of, check_password
 from agentapp.storage.statements import Statement
+from agentapp.storage.user_changes import user_of_row
 from agentapp.storage.values import Role, User, utc_now
 
 WRONG_CREDENTIALS = "The name or the password is not right."
 NOT_THE_OLD_ONE = "That is not your password."
+CHOOSE_ANOTHER = "Choose another password than the one you were given."
 NOT_SIGNED_IN = RequestScope(request_id="-")
-_NAMES_LOCK_KEY = 0x6E616D6573  # an arbitrary number of our own
 USER_OF_LOGIN = Statement(
-    select(UserRow.id, UserRow.tenant_id, Tenant.name, UserRow.name, UserRow.role)
+    select(UserRow.id, UserRow.tenant_id, Tenant.name, UserRow.name, UserRow.role, UserRow.password_given_at)
     .join(Tenant, Tenant.id == UserRow.tenant_id)
     .join(Login, Login.user_id == UserRow.id)
     .where(
@@ -67,59 +68,58 @@ class Accounts:
     ) -> User:
         clean, tenant_name = check_name(name, "user"), check_name(tenant, "tenant")
         check_password(password, clean)
-        hashed = self._hash(password)
+        hashed = self.hash(password)
         try:
             with self._db.writing() as db:
-                return _insert_user(db, by, clean, hashed, tenant_name, role)
+                return user_changes.add_user(db, by, clean, hashed, tenant_name, role)
         except IntegrityError as exc:
             raise BadRequest(f"There is already a user {clean!r}.") from exc
 
     def all(self) -> Sequence[User]:
         with self._db.reading() as db:
             found = db.execute(_select_users().order_by(Tenant.name, UserRow.name))
-            return [_user(row, tenant) for row, tenant in found]
+            return [user_of_row(row, tenant) for row, tenant in found]
 
-    def set_password(self, name: str, password: str) -> None:
+    def set_password(self, name: str, password: str, by: RequestScope = NOT_SIGNED_IN) -> None:
         """Also ends every login of the user, so that somebody who knew the old password is signed out."""
         check_password(password, name)
-        hashed = self._hash(password)
+        hashed = self.hash(password)
         with self._db.writing() as db:
-            row = _user_row(db, name)
-            row.password_hash = hashed
-            db.execute(delete(Login).where(Login.user_id == row.id))
+            user_changes.set_password(db, by, _user_row(db, name), hashed)
 
     def change_password(self, scope: UserScope, old: str, new: str, origin: Origin = NOWHERE) -> str:
         """By the user, who knows the old one. Every login ends; the token is that of a new one."""
         with self._db.reading() as db:
             found = db.execute(
-                select(UserRow.name, UserRow.password_hash).where(
+                select(UserRow.name, UserRow.password_hash, UserRow.password_given_at).where(
                     UserRow.id == scope.user_id, UserRow.disabled_at.is_(None)
                 )
             ).one_or_none()
         self._db.release()
         if found is None or not self._matches(found.password_hash, old):
             raise WrongPassword(NOT_THE_OLD_ONE)
+        if found.password_given_at is not None and old == new:
+            raise BadRequest(CHOOSE_ANOTHER)
         check_password(new, found.name)
-        hashed = self._hash(new)
+        hashed = self.hash(new)
         with self._db.writing() as db:
             unchanged = UserRow.id == scope.user_id, UserRow.password_hash == found.password_hash
             row = db.scalar(select(UserRow).where(*unchanged).with_for_update())
             if row is None:
                 raise WrongPassword(NOT_THE_OLD_ONE)
-            row.password_hash = hashed
+            row.password_hash, row.password_given_at = hashed, None
             db.execute(delete(Login).where(Login.user_id == row.id))
             add_entry(db, AuditEntry.of(scope, "password-changed", f"user:{row.id}"))
             return open_login(db, row.id, None, origin)
 
-    def disable(self, name: str) -> None:
+    def disable(self, name: str, by: RequestScope = NOT_SIGNED_IN) -> None:
         with self._db.writing() as db:
-            row = _user_row(db, name)
-            row.disabled_at = utc_now()
-            db.execute(delete(Login).where(Login.user_id == row.id))
+            user_changes.lock_accounts(db)
+            user_changes.disable(db, by, _user_row(db, name))
 
-    def enable(self, name: str) -> None:
+    def enable(self, name: str, by: RequestScope = NOT_SIGNED_IN) -> None:
         with self._db.writing() as db:
-            _user_row(db, name).disabled_at = None
+            user_changes.enable(db, by, _user_row(db, name))
 
     def sign_in(
         self, name: str, password: str, old_token: str | None = None, origin: Origin = NOWHERE
@@ -142,7 +142,7 @@ class Accounts:
         """None if the account changed while the password was checked. Raises `WrongPassword`."""
         with self._db.reading() as db:
             found = db.execute(_select_users().where(UserRow.name == normalise_name(name))).one_or_none()
-            user = _user(*found) if found else None
+            user = user_of_row(*found) if found else None
             stored_hash = self._decoy_hash
             if found and found[0].disabled_at is None:
                 stored_hash = found[0].password_hash
@@ -151,7 +151,7 @@ class Accounts:
             raise WrongPassword(WRONG_CREDENTIALS)
         # A hash that was made with other parameters is replaced, because checking it would take another time
         # than checking the decoy of an unknown name.
-        new_hash = self._hash(password) if self._hasher.check_needs_rehash(stored_hash) else None
+        new_hash = self.hash(password) if self._hasher.check_needs_rehash(stored_hash) else None
         with self._db.writing() as db:
             # The check took a while. If the password was changed or the account disabled meanwhile, no login
             # is opened.
@@ -178,8 +178,8 @@ class Accounts:
         found = self._db.look(USER_OF_LOGIN, {"digest": digest_of(token), "now": utc_now()})
         if not found:
             return None
-        user_id, tenant_id, tenant, name, role = found[0]
-        return User(user_id, tenant_id, tenant, name, role, disabled=False)
+        user_id, tenant_id, tenant, name, role, given_at = found[0]
+        return User(user_id, tenant_id, tenant, name, role, disabled=False, must_change=given_at is not None)
 
     def signed_in(self, tokens: Collection[str]) -> set[str]:
         """Those of these tokens whose login is still valid, found in one query."""
@@ -224,18 +224,18 @@ class Accounts:
             raise NotFound(SETUP_LINK_USED)  # Before the costly hash, which anybody could ask for otherwise.
         clean = check_name(name, "user")
         check_password(password, clean)
-        hashed = self._hash(password)
+        hashed = self.hash(password)
         with self._db.writing() as db:
             used = db.execute(delete(SetupLink).where(SetupLink.digest == digest_of(token)))
             if not isinstance(used, CursorResult) or used.rowcount != 1 or not _has_no_users(db):
                 raise NotFound(SETUP_LINK_USED)
             by = RequestScope(request_id=origin.request_id)
-            user = _insert_user(db, by, clean, hashed, "default", "operator")
+            user = user_changes.add_user(db, by, clean, hashed, "default", "operator")
             token = open_login(db, user.id, old_token, origin)
             note_sign_in(db, user, origin)
             return user, token
 
-    def _hash(self, password: str) -> str:
+    def hash(self, password: str) -> str:
         with self._hashing:
             return self._hasher.hash(password)
 
@@ -257,43 +257,8 @@ def _select_users() -> Select[UserRow, str]:
     return select(UserRow, Tenant.name).join(Tenant, Tenant.id == UserRow.tenant_id)
 
 
-def _user(row: UserRow, tenant: str) -> User:
-    return User(row.id, row.tenant_id, tenant, row.name, row.role, row.disabled_at is not None)  # type: ignore[arg-type]
-
-
 def _user_row(db: Session, name: str) -> UserRow:
     row = db.scalar(select(UserRow).where(UserRow.name == normalise_name(name)))
     if row is None:
         raise NotFound(f"There is no user {name!r}.")
     return row
-
-
-def _insert_user(db: Session, by: RequestScope, name: str, hashed: str, tenant: str, role: Role) -> User:
-    _lock_names(db)
-    tenant_row = db.scalar(select(Tenant).where(Tenant.name == tenant))
-    if tenant_row is None:
-        check_new_name(tenant, "tenant", _possible_lookalikes(db, Tenant, tenant))
-        tenant_row = Tenant(id=new_id(), name=tenant, created_at=utc_now())
-        db.add(tenant_row)
-        db.flush()
-    check_new_name(name, "user", _possible_lookalikes(db, UserRow, name))
-    row = UserRow(
-        id=new_id(), tenant_id=tenant_row.id, name=name, password_hash=hashed, role=role, created_at=utc_now()
-    )
-    db.add(row)
-    db.flush()
-    added = AuditEntry.of(by, "user-added", f"user:{row.id}", role=role)
-    add_entry(db, replace(added, tenant_id=row.tenant_id))
-    return _user(row, tenant)
-
-
-def _lock_names(db: Session) -> None:
-    """Two names that look the same must not be added at the same moment. On SQLite there is one writer."""
-    if db.connection().dialect.name == "postgresql":
-        db.execute(text(f"SELECT pg_advisory_xact_lock({_NAMES_LOCK_KEY})"))
-
-
-def _possible_lookalikes(db: Session, table: type[Tenant] | type[UserRow], name: str) -> Sequence[str]:
-    return db.scalars(
-        select(table.name).where(func.length(table.name).between(*lengths_of_lookalikes(name)))
-    ).all()

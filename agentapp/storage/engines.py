@@ -55,6 +55,11 @@ def make_engine(url: str) -> Engine:
     return engine
 
 
+def pool_size(engine: Engine) -> int:
+    """Connections of one process that are kept, or may be open. On SQLite there may be more for a moment."""
+    return KEPT_SQLITE_CONNECTIONS + 1 if engine.dialect.name == "sqlite" else MAX_CONNECTIONS
+
+
 def make_sqlite_writer(url: str, token: WriteToken) -> Engine:
     """The engine for the one connection that writes. Its transactions take the write lock when they begin: a
     reader that turns into a writer later fails under load, however long the timeout is.

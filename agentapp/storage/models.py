@@ -56,19 +56,31 @@ class Tenant(Base):
     retain_audit_days: Mapped[int | None]
 
 
+# In the order of the letters' numbers on both databases, so that the names that begin with some letters stand
+# together in the index.
+UserName = String(64).with_variant(String(64, collation="C"), "postgresql")
+
+
 class User(Base):
-    """``stored_bytes`` is how much the user keeps. Triggers count it: see migration 0006."""
+    """``stored_bytes`` is how much the user keeps. Triggers count it: see migration 0006.
+
+    ``password_given_at`` is when somebody else chose the password; null if the user did, or a command.
+    """
 
     __tablename__ = "users"
-    __table_args__ = (CheckConstraint("role IN ('member', 'admin', 'operator')", name="role"),)
+    __table_args__ = (
+        CheckConstraint("role IN ('member', 'admin', 'operator')", name="role"),
+        Index("ix_users_tenant_name", "tenant_id", "name"),
+    )
 
     id: Mapped[str] = mapped_column(Id, primary_key=True)
-    tenant_id: Mapped[str] = mapped_column(Id, ForeignKey("tenants.id"), index=True)
-    name: Mapped[str] = mapped_column(String(64), unique=True)
+    tenant_id: Mapped[str] = mapped_column(Id, ForeignKey("tenants.id"))
+    name: Mapped[str] = mapped_column(UserName, unique=True)
     password_hash: Mapped[str]
     role: Mapped[str] = mapped_column(String(16))
     created_at: Mapped[datetime]
     disabled_at: Mapped[datetime | None]
+    password_given_at: Mapped[datetime | None]
     stored_bytes: Mapped[int] = mapped_column(BigInteger, server_default="0")
 
 

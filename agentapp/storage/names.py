@@ -46,7 +46,8 @@ def check_new_name(clean: str, kind: str, existing: Iterable[str]) -> None:
     looks = _look_of(clean)
     for other in existing:
         if other != clean and _look_of(other) == looks:
-            raise BadRequest(f"There is already a {kind} {other!r}, which looks the same.")
+            # Not which one: an admin who adds a user must not read names of another tenant.
+            raise BadRequest(f"There is already a {kind} whose name looks the same.")
 
 
 def lengths_of_lookalikes(clean: str) -> tuple[int, int]:

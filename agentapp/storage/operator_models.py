@@ -128,6 +128,30 @@ class UsageDay(Base):
     cost_microusd: Mapped[int] = mapped_column(Number)
 
 
+class UsageTotal(Base):
+    """What all users of a tenant spent on one day with one agent and model: sums of `UsageDay`."""
+
+    __tablename__ = "usage_totals"
+    __table_args__ = ({"sqlite_with_rowid": False},)
+
+    day: Mapped[str] = mapped_column(String(10), primary_key=True)
+    tenant_id: Mapped[str] = mapped_column(Id, primary_key=True)
+    agent: Mapped[str] = mapped_column(String(64), primary_key=True)
+    model: Mapped[str] = mapped_column(String(128), primary_key=True)
+    turns: Mapped[int] = mapped_column(Number)
+    tokens: Mapped[int] = mapped_column(Number)
+    cost_microusd: Mapped[int] = mapped_column(Number)
+
+
+class UsageTotalDay(Base):
+    """When the totals of a day were added up. They stay as they are once the day is over for long enough."""
+
+    __tablename__ = "usage_total_days"
+
+    day: Mapped[str] = mapped_column(String(10), primary_key=True)
+    summed_at: Mapped[datetime]
+
+
 class WorkerRow(Base):
     """One process that serves. It writes its ``numbers`` every few seconds; one that does not is gone."""
 

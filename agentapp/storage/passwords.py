@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import secrets
 
 from agentapp.errors import BadRequest
 from agentapp.storage.names import normalise_name
@@ -14,6 +15,14 @@ MIN_GUESSES = 10**4
 # The estimate takes a time that grows with the third power of the length, and up to a second for this many
 # characters if they are chosen for it. What begins this well needs no further look.
 MAX_ESTIMATED_CHARS = 32
+# Letters and digits that nobody takes for another one when they are read out: 78 bits.
+LETTERS, GROUPS, GROUP_CHARS = "abcdefghjkmnpqrstuvwxyz23456789", 4, 4
+
+
+def new_password() -> str:
+    """One that nobody can guess, for somebody who is to choose another soon."""
+    groups = ("".join(secrets.choice(LETTERS) for _ in range(GROUP_CHARS)) for _ in range(GROUPS))
+    return "-".join(groups)
 
 
 def check_password(password: str, name: str) -> None:

@@ -18,12 +18,15 @@ def utc_now() -> datetime:
 
 @dataclass(frozen=True, slots=True)
 class User:
+    """Who ``must_change`` has a password that somebody else chose."""
+
     id: str
     tenant_id: str
     tenant: str
     name: str
     role: Role
     disabled: bool
+    must_change: bool = False
 
 
 @dataclass(frozen=True, slots=True)

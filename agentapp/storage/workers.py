@@ -2,19 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import Insert, delete, select
+from sqlalchemy import Insert, delete, select, tuple_
 from sqlalchemy.dialects import postgresql, sqlite
 
 from agentapp.storage.db import Database
 from agentapp.storage.operator_models import WorkerRow
 from agentapp.storage.statements import Statement
 from agentapp.storage.values import utc_now
-from agentapp.telemetry.conditions import SilentWorker
+from agentapp.telemetry.conditions import SILENT_AFTER, SilentWorker
 
 _COLUMNS = ("id", "host", "pid", "started_at", "seen_at", "numbers")
+
+
+@dataclass(frozen=True, slots=True)
+class Worker:
+    """``numbers`` are what it told with its last report: see `telemetry.jobs.ReportWorker`."""
+
+    id: str
+    host: str
+    pid: int
+    started_at: datetime
+    seen_at: datetime
+    is_silent: bool
+    numbers: Mapping[str, float]
+
+    def number(self, name: str) -> float:
+        """0 if it did not tell: it may be of another version."""
+        return self.numbers.get(name, 0.0)
 
 
 def _replacing(insert: Insert) -> Statement:
@@ -48,3 +66,18 @@ class WorkerStore:
         """It ends."""
         with self._db.writing() as db:
             db.execute(delete(WorkerRow).where(WorkerRow.id == worker[:64]))
+
+    def listed(self, after: Sequence[str | int] | None, count: int) -> Sequence[Worker]:
+        """By host and process. ``after`` has both, and the id, of the last one of the page before."""
+        order = WorkerRow.host, WorkerRow.pid, WorkerRow.id
+        query = select(WorkerRow).order_by(*order).limit(count)
+        if after is not None:
+            query = query.where(tuple_(*order) > tuple_(*after))
+        now = utc_now()
+        with self._db.reading() as db:
+            return [_worker(row, now) for row in db.scalars(query)]
+
+
+def _worker(row: WorkerRow, now: datetime) -> Worker:
+    is_silent = now - row.seen_at > SILENT_AFTER
+    return Worker(row.id, row.host, row.pid, row.started_at, row.seen_at, is_silent, row.numbers)

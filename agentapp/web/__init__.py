@@ -13,6 +13,7 @@ from agentapp.web import (
     all_chats,
     auth,
     chat,
+    given_passwords,
     headers,
     health,
     hooks,
@@ -40,6 +41,7 @@ def init_app(app: Flask) -> None:
     incoming.init_app(app)
     origins.init_app(app)
     auth.init_app(app)
+    given_passwords.init_app(app)
     pages.init_app(app)
     overload.init_app(app)
     app.register_blueprint(health.blueprint)

@@ -13,7 +13,11 @@ from agentapp.storage.chat_removal import ChatRemoval
 from agentapp.storage.count_series import CountSeries
 from agentapp.storage.live_objects import LiveObjects
 from agentapp.storage.retention import RetentionStore
+from agentapp.storage.running_turns import RunningTurns
+from agentapp.storage.usage_reports import UsageReports
+from agentapp.storage.user_admin import UserAdmin
 from agentapp.storage.violations import ViolationLog
+from agentapp.storage.workers import WorkerStore
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,3 +32,7 @@ class AdminStores:
     alerts: AlertStore
     retention: RetentionStore
     old_chats: ChatRemoval
+    users: UserAdmin
+    running_turns: RunningTurns
+    workers: WorkerStore
+    usage: UsageReports

@@ -24,6 +24,7 @@ from agentapp.storage.branches import Branches
 from agentapp.storage.cells import CellStore
 from agentapp.storage.chats import Chats
 from agentapp.storage.db import Database
+from agentapp.storage.engines import pool_size
 from agentapp.storage.logins import Logins, SeenLogins
 from agentapp.storage.minute_counts import IsolationScore
 from agentapp.storage.room import Room
@@ -109,13 +110,17 @@ class Parts:
 
     def live(self) -> Mapping[str, float]:
         """How many of what there are in this worker now."""
-        turns = self.turns
+        turns, slots = self.turns, self.turns.slots
         return {
             "scopes": len(self.open_requests),
             "agents": len(turns.kit.live_agents),
             "turns": len(turns.local.all()),
             "streams": len(turns.subscriptions),
+            "stream_slots_taken": slots.taken(),
+            "stream_slots": slots.total,
+            "threads_most": slots.total + self.settings.threads_reserved,
             "db_connections": self.db.connections_in_use(),
+            "db_pool": pool_size(self.db.engine),
             "heartbeat_lag": max(thread.lag for thread in turns.heartbeat.threads),
         }
 

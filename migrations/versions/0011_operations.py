@@ -58,9 +58,11 @@ def upgrade() -> None:
     op.add_column("turns", sa.Column("can_retry", sa.Boolean(), nullable=True))
     op.add_column("tenants", sa.Column("retain_sessions_days", sa.Integer(), nullable=True))
     op.add_column("tenants", sa.Column("retain_audit_days", sa.Integer(), nullable=True))
+    _users()
     _order_marked_cells_by_id()
     _audit_log()
     _alerts()
+    _usage_totals()
     op.create_table(
         "minute_counts",
         sa.Column("name", sa.String(32), nullable=False),
@@ -103,6 +105,35 @@ def upgrade() -> None:
         sa.Column("name", sa.String(48), nullable=False),
         sa.Column("next_at", TIME, nullable=False),
         sa.PrimaryKeyConstraint("name", name="pk_background_jobs"),
+    )
+
+
+def _users() -> None:
+    op.add_column("users", sa.Column("password_given_at", TIME, nullable=True))
+    if op.get_bind().dialect.name == "postgresql":
+        op.alter_column("users", "name", type_=sa.String(64, collation="C"))
+    op.create_index("ix_users_tenant_name", "users", ["tenant_id", "name"])
+    op.drop_index("ix_users_tenant_id", "users")
+
+
+def _usage_totals() -> None:
+    op.create_table(
+        "usage_totals",
+        sa.Column("day", sa.String(10), nullable=False),
+        sa.Column("tenant_id", ID, nullable=False),
+        sa.Column("agent", sa.String(64), nullable=False),
+        sa.Column("model", sa.String(128), nullable=False),
+        sa.Column("turns", NUMBER, nullable=False),
+        sa.Column("tokens", NUMBER, nullable=False),
+        sa.Column("cost_microusd", NUMBER, nullable=False),
+        sa.PrimaryKeyConstraint("day", "tenant_id", "agent", "model", name="pk_usage_totals"),
+        sqlite_with_rowid=False,
+    )
+    op.create_table(
+        "usage_total_days",
+        sa.Column("day", sa.String(10), nullable=False),
+        sa.Column("summed_at", TIME, nullable=False),
+        sa.PrimaryKeyConstraint("day", name="pk_usage_total_days"),
     )
 
 

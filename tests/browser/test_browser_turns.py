@@ -282,7 +282,7 @@ def test_stop_by_button_and_by_key_keeps_what_was_said(page: Page, running: Serv
     assert page.find("#stop").text == "Stop", "the key that closed the menu has stopped the answer as well"
     press_stop(page)
     ends(page, "stopped")
-    assert "Stopped by you." in page.last_reply()
+    assert "Stopped." in page.last_reply()
     assert body(page)
     assert numbers(900).startswith(body(page))
     assert [body(page)] == replies(page, running)
@@ -524,7 +524,7 @@ def test_without_script_the_text_so_far_is_shown_and_can_be_stopped(plain: Page,
     page.until(lambda: not page.find("#send").is_displayed())
     page.press("Stop")
     page.until(lambda: page.status_of_last() == "stopped")
-    assert "Stopped by you." in page.last_reply()
+    assert "Stopped." in page.last_reply()
     assert [body(page)] == replies(page, running)
     assert numbers(900).startswith(body(page))
     send(page, "still usable?")

@@ -131,9 +131,9 @@ def test_a_name_that_looks_like_an_existing_one_is_refused(
     accounts: Accounts, first: str, second: str
 ) -> None:
     accounts.add(first, PASSWORD, tenant=first)
-    with pytest.raises(BadRequest, match=r"There is already a user .* looks the same"):
+    with pytest.raises(BadRequest, match=r"There is already a user whose name looks the same"):
         accounts.add(second, PASSWORD, tenant=first)
-    with pytest.raises(BadRequest, match=r"There is already a tenant .* looks the same"):
+    with pytest.raises(BadRequest, match=r"There is already a tenant whose name looks the same"):
         accounts.add("somebody", PASSWORD, tenant=second)
     with pytest.raises(BadRequest, match="There is already a user"):
         accounts.add(first, PASSWORD)

@@ -13,12 +13,29 @@ from agentapp.web.admin import (
     limits,
     overview,
     retention,
+    turns,
+    usage,
+    users,
+    workers,
 )
 from agentapp.web.admin.navigation import PAGES, AdminPage
 from agentapp.web.admin.viewer import may_see_admin_pages, require_admin, viewer
 
 # Each has a `blueprint` of its own, whose address begins after /admin.
-MODULES = (overview, isolation, alerts, breakers, limits, audit_log, erasing, retention)
+MODULES = (
+    overview,
+    isolation,
+    alerts,
+    breakers,
+    limits,
+    usage,
+    turns,
+    users,
+    erasing,
+    workers,
+    audit_log,
+    retention,
+)
 
 
 def init_app(app: Flask) -> None:

@@ -17,6 +17,10 @@ PAGES: tuple[AdminPage, ...] = (
     AdminPage("/admin/alerts", "Alerts", "What somebody has to look at, until somebody has."),
     AdminPage("/admin/breakers", "Breakers", "Who is stopped, why and until when; reset and force."),
     AdminPage("/admin/limits", "Limits", "What was refused; limits of users and tenants, to be changed."),
+    AdminPage("/admin/usage", "Usage", "What was spent: by day, user, model and agent."),
+    AdminPage("/admin/turns", "Turns", "Answers that are being made now, and how to stop one."),
+    AdminPage("/admin/users", "Users", "Accounts: add, roles, disable, end logins, new passwords."),
+    AdminPage("/admin/workers", "Workers", "The processes that serve: threads, memory, connections.", True),
     AdminPage("/admin/audit-log", "Audit log", "Who did what, and when; filters, CSV."),
     AdminPage("/admin/retention", "Retention", "For how long chats and audit rows are kept."),
 )

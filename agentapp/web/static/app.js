@@ -492,7 +492,7 @@
 
     outcome(status, error, requestId) {
       const failed = status === "failed";
-      const words = { stopped: "Stopped by you.", interrupted: "The server restarted while answering." };
+      const words = { stopped: "Stopped.", interrupted: "The server restarted while answering." };
       const line = element("div", failed ? "notice danger" : "notice");
       const text = element("p", "", words[status] || error?.message || "No answer came.");
       if (failed) line.setAttribute("role", "alert");

@@ -72,11 +72,17 @@ def bar_plot(
         bars=tuple(bars),
         width=max(1, len(labels)),
         height=HEIGHT,
-        ticks=(written(top), written(top / 2), written(0)),
+        ticks=_ticks(top, written),
         labels=tuple(labels),
         rows=tuple(rows),
         has_data=any(value is not None for each in series for value in each.values),
     )
+
+
+def _ticks(top: float, written: Callable[[float], str]) -> tuple[str, ...]:
+    """From top to bottom. Half of the top is left out where its text would be that of another tick."""
+    ends, half = (written(top), written(0)), written(top / 2)
+    return ends[0], "" if half in ends else half, ends[1]
 
 
 def rounded_up(value: float) -> float:

@@ -223,7 +223,7 @@ def end_of(scope: Scope, number: int) -> TurnEnd:
 def test_an_end_that_is_told_twice_is_counted_once(parts: Parts) -> None:
     uma = someone(parts, "uma")
     made = TurnEnds(parts.turns.kit.guardrails, parts.telemetry, UncountedTurns())
-    ending = Ending(made, end_of(uma, 0), (), None)
+    ending = Ending(made, end_of(uma, 0), Settled(), None)
     for told in (False, True, True):
         ending.over(told)
     assert ends(parts) == {"turns_total completed": 1}

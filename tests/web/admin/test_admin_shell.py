@@ -118,6 +118,10 @@ def test_bars_of_one_time_stand_on_each_other_and_never_leave_the_drawing() -> N
     assert plot.rows == (("1", "3", "4"), ("2", "–", "5"))
 
 
+def test_no_two_ticks_have_the_same_text() -> None:
+    assert bar_plot("Violations", ["1"], [Series("violations", [1])]).ticks == ("1", "", "0")
+
+
 def test_no_data_is_not_drawn_as_zero() -> None:
     assert not bar_plot("Score", ["1"], [Series("score", [None])]).has_data
     assert bar_plot("Score", ["1"], [Series("score", [0])]).has_data

@@ -13,6 +13,7 @@ from flask import Flask
 from agentapp.agents.loop import TurnLoop
 from agentapp.config import Settings
 from agentapp.errors import ForeignScope, TurnFailed, TurnInterrupted, TurnStopped
+from agentapp.guardrails.changes import Settled
 from agentapp.isolation import Scope
 from agentapp.storage.turns import SqlChatTransaction
 from agentapp.storage.values import utc_now

@@ -14,6 +14,19 @@ from agentapp.telemetry.violations import Violations
 
 SLOW_RESET_SECONDS = 5.0
 REMEMBERED_REQUESTS = 10_000
+# What must not be lost if the worker is killed. All else happens many times in each turn and can wait.
+AT_ONCE = frozenset(
+    {
+        "turns_total",
+        "failures_total",
+        "failures_contained_total",
+        "isolation_violations_total",
+        "isolation_violating_total",
+        "breaker_trips_total",
+        "refusals_total",
+        "alerts_total",
+    }
+)
 
 
 class Measurements(Violations):
@@ -27,12 +40,15 @@ class Measurements(Violations):
         self._violating: OrderedDict[str, None] = OrderedDict()  # requests that were counted already
 
     def count(self, name: str, amount: float = 1, /, *, tenant_id: str = "", **labels: str) -> None:
-        self.metrics.count(name, amount, labels)
+        if name in AT_ONCE:
+            self.metrics.count(name, amount, labels)
+        else:
+            self.metrics.later(name, amount, labels)
         if (by_minute := self._counted.get(name)) is not None:
             self.minutes.add(by_minute, int(amount), tenant_id, "/".join(labels.values()) if labels else "")
 
     def observe(self, name: str, value: float, /, **labels: str) -> None:
-        self.metrics.observe(name, value, labels)
+        self.metrics.later(name, value, labels)
         if (by_minute := self._observed.get(name)) is not None:
             self.minutes.add(by_minute.name, 1, "", by_minute.bucket_of(value))
         if value > SLOW_RESET_SECONDS and name == "agent_reset_seconds":

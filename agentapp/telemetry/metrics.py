@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import os
-import threading
-from collections import Counter, deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import prometheus_client
-from prometheus_client import CollectorRegistry, Gauge, Histogram, generate_latest, values
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest, values
 from prometheus_client.metrics_core import GaugeMetricFamily
 from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
 from prometheus_client.registry import Collector
 
 from agentapp.telemetry.catalogue import METRICS, OTHER, PREFIX, Metric
 
-ADDED_UP_AT = 5_000
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 # So that the isolation score falls at once, whichever worker is asked for it.
 UNSTORED = Metric(
@@ -46,10 +42,10 @@ class Metrics:  # agentapp: shared ok - made anew once in each worker, before it
     lost, and there are never more files than workers.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, add_up: Callable[[], object] = lambda: None) -> None:
+        """``add_up`` is called before anything is shown."""
+        self._add_up = add_up
         self._directory: str | None = None
-        self._lock = threading.Lock()
-        self._later: deque[tuple[str, float, Mapping[str, str]]] = deque()
         self._make()
 
     def join(self, directory: Path, place: int) -> None:
@@ -69,26 +65,6 @@ class Metrics:  # agentapp: shared ok - made anew once in each worker, before it
     def observe(self, name: str, value: float, labels: Mapping[str, str]) -> None:
         self._series_of(name, labels).observe(value)
 
-    def later(self, name: str, value: float, labels: Mapping[str, str]) -> None:
-        """Count or observe it with the next `add_up`, which the heartbeat calls every second: for what happens
-        many times in each turn. Of a worker that is killed, that second is lost.
-        """
-        self._later.append((name, value, labels))
-        if len(self._later) >= ADDED_UP_AT:
-            self.add_up()
-
-    def add_up(self) -> None:
-        with self._lock:
-            counts: Counter[tuple[str, tuple[tuple[str, str], ...]]] = Counter()
-            for _ in range(len(self._later)):  # others go on adding meanwhile
-                name, value, labels = self._later.popleft()
-                if self._metrics[name].kind == "histogram":
-                    self.observe(name, value, labels)
-                else:
-                    counts[name, tuple(labels.items())] += value  # type: ignore[assignment]
-            for (name, pairs), amount in counts.items():
-                self.count(name, amount, dict(pairs))
-
     def gauge(self, name: str, value: float, labels: Mapping[str, str]) -> None:
         self._series_of(name, labels).set(value)
 
@@ -99,7 +75,7 @@ class Metrics:  # agentapp: shared ok - made anew once in each worker, before it
 
     def exposition(self, more: Iterable[GaugeNow] = ()) -> bytes:
         """What Prometheus reads."""
-        self.add_up()
+        self._add_up()
         registry = self._collected()
         registry.register(_Gauges(more))
         kept = [line for line in generate_latest(registry).splitlines(True) if _UNSTORED not in line]
@@ -131,7 +107,7 @@ class Metrics:  # agentapp: shared ok - made anew once in each worker, before it
         name, labels, registry = PREFIX + metric.name, tuple(metric.labels), self._registry
         match metric.kind:
             case "counter":
-                return prometheus_client.Counter(name, metric.help, labels, registry=registry)
+                return Counter(name, metric.help, labels, registry=registry)
             case "histogram":
                 return Histogram(name, metric.help, labels, buckets=metric.buckets, registry=registry)
         return Gauge(name, metric.help, labels, registry=registry, multiprocess_mode=metric.mode)

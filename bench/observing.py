@@ -2,12 +2,14 @@
 
     python -m bench.observing clean [--turns 10000]
     python -m bench.observing cost [--pairs 60]
+    python -m bench.observing share
 
 ``clean`` sends so many turns, to see that the isolation score stays at exactly 1, and how many checks those
 are. ``cost`` has apps in one process, of which one reports to nobody and checks nothing, and sends turns to
 each in turn. It prints how much more CPU time a turn takes with checks and metrics: the median of all
-pairs, and the worst. The same app beside itself shows how much of that is the machine. With the demo model,
-SQLite, and metrics in shared memory as under gunicorn.
+pairs, and the worst. The same app beside itself shows how much of that is the machine. ``share`` times the
+same code within one run, which a busy machine disturbs less. What the heartbeat does takes the same however
+many turns there are. With the demo model, SQLite, and metrics in shared memory as under gunicorn.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ import statistics
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -31,9 +34,13 @@ from agentapp import config
 from agentapp.app import create_app
 from agentapp.isolation import RequestScope
 from agentapp.server.metrics_directory import MEMORY
+from agentapp.telemetry.jobs import ReportWorker, StoreCounts
 from agentapp.telemetry.measurements import Measurements
 from agentapp.turns.live_agents import LiveAgents
+from agentapp.turns.uncounted import UncountedTurns
+from agentapp.web import hooks
 from agentapp.web.parts import Parts
+from bench.turns.parts import Clock, timed
 from bench.turns.people import add_people
 from bench.turns.plans import Person
 from bench.turns.systems import RATES_OFF
@@ -45,6 +52,16 @@ BLOCK_TURNS = 150
 MOST = 0.02  # of a turn
 FEWEST_CHECKS = 5  # a turn
 OBSERVING = ("store counts", "store violations", "report worker", "find leftovers")  # jobs of the heartbeat
+IN_TURNS, IN_HEARTBEAT = "in turns and requests", "once a second, or in five, in the heartbeat"
+TIMED: dict[str, dict[Any, tuple[str, ...]]] = {
+    IN_TURNS: {
+        Measurements: ("count", "observe", "gauge", "check", "request_checked"),
+        LiveAgents: ("add", "release"),
+        UncountedTurns: ("note", "clear"),
+        hooks: ("check_closed",),
+    },
+    IN_HEARTBEAT: {StoreCounts: ("run",), ReportWorker: ("run",)},
+}
 
 
 class Unobserved(Measurements):
@@ -109,6 +126,9 @@ class Build:
 def _check_nothing(app: Parts, scope: RequestScope, **_: Any) -> Callable[[], None]:
     app.open_requests.remove(scope.request_id)
     return lambda: None
+
+
+NOTHING: dict[str, Any] = {"check_closed": _check_nothing}
 
 
 @contextmanager
@@ -185,19 +205,63 @@ def cost(home: Path, pairs: int) -> bool:
     return statistics.median(ratios["with, beside without"]) < MOST
 
 
+def share(home: Path, runs: int = 15) -> bool:
+    """What the clock itself takes is found by timing functions that do nothing in the place of each."""
+    found: dict[str, list[float]] = {part: [] for part in TIMED}
+    with built(home / "share") as build:
+        for _ in range(runs):
+            whole, real = timed_parts(build, lambda owner, name: getattr(owner, name))
+            _, empty = timed_parts(build, lambda owner, name: NOTHING.get(name, _do_nothing))
+            for part, shares in found.items():
+                shares.append((real[part] - empty[part]) / (whole - sum(real.values())))
+    print(f"of the CPU of all else, {runs} times {BLOCK_TURNS} turns:")
+    for part, shares in found.items():
+        print(f"  {part}: median {statistics.median(shares):.2%}, worst {max(shares):.2%}")
+    return statistics.median(found[IN_TURNS]) < MOST
+
+
+def timed_parts(build: Build, function: Callable[[Any, str], Any]) -> tuple[float, Counter[str]]:
+    """The seconds of all, and those of each part, with these functions in their places."""
+    clock = Clock()
+    with ExitStack() as held:
+        for part, owners in TIMED.items():
+            for owner, names in owners.items():
+                for name in names:
+                    there = timed_from_outside(clock, part, function(owner, name))
+                    held.enter_context(mock.patch.object(owner, name, there))
+        return build.seconds(BLOCK_TURNS), clock.seconds
+
+
+def timed_from_outside(clock: Clock, part: str, function: Any) -> Any:
+    """What one of them calls of the others is in its time: the clock runs once for all of it."""
+    measured = timed(clock, part, function)
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        is_inside = bool(clock._here.__dict__.get("stack"))
+        return (function if is_inside else measured)(*args, **kwargs)
+
+    return call
+
+
+def _do_nothing(*args: Any, **kwargs: Any) -> None:
+    pass
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("what", choices=("clean", "cost"))
+    parser.add_argument("what", choices=("clean", "cost", "share"))
     parser.add_argument("--turns", type=int, default=10_000)
     parser.add_argument("--pairs", type=int, default=60)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="agentapp-bench-") as home:
         if options.what == "clean":
             holds = clean(Path(home), options.turns)
-        else:
+        elif options.what == "cost":
             holds = cost(Path(home), options.pairs)
+        else:
+            holds = share(Path(home))
     print("holds" if holds else "DOES NOT HOLD")
     sys.exit(not holds)
 

@@ -25,7 +25,7 @@ from tests.support.metrics import counted, samples
 from tests.support.users import person
 
 ROOT = Path(__file__).parent.parent
-FROM_DATABASE = {"isolation_score": (), "breakers_open": ("scope",)}
+FROM_DATABASE = {"isolation_score": (), "breakers_open": ("scope",), "alerts_open": ("kind",)}
 
 
 @pytest.fixture

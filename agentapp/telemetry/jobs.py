@@ -50,6 +50,7 @@ class StoreCounts:
         self._telemetry, self._store = telemetry, store
 
     def run(self, now: float) -> bool:
+        self._telemetry.add_up()
         counts = self._telemetry.minutes.take()
         if counts:
             try:

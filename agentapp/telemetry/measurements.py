@@ -2,36 +2,82 @@
 
 from __future__ import annotations
 
+import threading
 from bisect import bisect_left
-from collections import OrderedDict
+from collections import Counter, OrderedDict, deque
+from collections.abc import Mapping
 from math import inf
 
 from agentapp.telemetry.alerts import SEVERITIES, Alert
 from agentapp.telemetry.catalogue import METRICS, VIOLATIONS, Metric
 from agentapp.telemetry.metrics import UNSTORED, Metrics
-from agentapp.telemetry.minutes import MinuteCounts
+from agentapp.telemetry.minutes import ADDED_UP_AT, MinuteCounts
 from agentapp.telemetry.violations import Violations
 
 SLOW_RESET_SECONDS = 5.0
 REMEMBERED_REQUESTS = 10_000
+# What must not be lost if the worker is killed. All else happens many times in each turn and can wait.
+AT_ONCE = frozenset(
+    {
+        "turns_total",
+        "failures_total",
+        "failures_contained_total",
+        "isolation_violations_total",
+        "isolation_violating_total",
+        "breaker_trips_total",
+        "refusals_total",
+        "alerts_total",
+    }
+)
 
 
-class Measurements(Violations):
+class Measurements(Violations):  # agentapp: shared ok - what is noted is appended, which is atomic
     """Lives as long as the process."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.metrics, self.minutes = Metrics(), MinuteCounts()
+        self.metrics, self.minutes = Metrics(self.add_up), MinuteCounts()
+        self._noted: deque[tuple[str, float, str, tuple[tuple[str, str], ...]]] = deque()
+        self._adding_up = threading.Lock()
         self._counted = {m.name: m.minute_name for m in METRICS if m.by_minute and m.kind == "counter"}
         self._observed = {m.name: _ByBucket(m) for m in METRICS if m.by_minute and m.kind == "histogram"}
         self._violating: OrderedDict[str, None] = OrderedDict()  # requests that were counted already
 
     def count(self, name: str, amount: float = 1, /, *, tenant_id: str = "", **labels: str) -> None:
+        if name in AT_ONCE:
+            self._count(name, amount, tenant_id, labels)
+        else:
+            self._note(name, amount, tenant_id, labels)
+
+    def observe(self, name: str, value: float, /, **labels: str) -> None:
+        self._note(name, value, "", labels)
+
+    def _note(self, name: str, value: float, tenant_id: str, labels: Mapping[str, str]) -> None:
+        self._noted.append((name, value, tenant_id, tuple(labels.items()) if labels else ()))
+        if len(self._noted) >= ADDED_UP_AT:
+            self.add_up()
+
+    def add_up(self) -> None:
+        """What was noted in turns, where it must be cheap. The heartbeat does this every second; of a worker
+        that is killed, that second is lost.
+        """
+        with self._adding_up:
+            counts: Counter[tuple[str, str, tuple[tuple[str, str], ...]]] = Counter()
+            for _ in range(len(self._noted)):  # others go on meanwhile
+                name, value, tenant_id, labels = self._noted.popleft()
+                if name.endswith("_total"):
+                    counts[name, tenant_id, labels] += value  # type: ignore[assignment]
+                else:
+                    self._observe(name, value, dict(labels))
+            for (name, tenant_id, labels), amount in counts.items():
+                self._count(name, amount, tenant_id, dict(labels))
+
+    def _count(self, name: str, amount: float, tenant_id: str, labels: Mapping[str, str]) -> None:
         self.metrics.count(name, amount, labels)
         if (by_minute := self._counted.get(name)) is not None:
             self.minutes.add(by_minute, int(amount), tenant_id, "/".join(labels.values()) if labels else "")
 
-    def observe(self, name: str, value: float, /, **labels: str) -> None:
+    def _observe(self, name: str, value: float, labels: Mapping[str, str]) -> None:
         self.metrics.observe(name, value, labels)
         if (by_minute := self._observed.get(name)) is not None:
             self.minutes.add(by_minute.name, 1, "", by_minute.bucket_of(value))
@@ -64,6 +110,7 @@ class Measurements(Violations):
         """Requests that were checked in this worker and are not in the database yet, and those in which
         isolation was violated: of one tenant in this worker, or of all in all workers.
         """
+        self.add_up()
         requests = self.minutes.total("isolation_requests", tenant_id)
         if tenant_id is None:
             return requests, self.metrics.unstored()

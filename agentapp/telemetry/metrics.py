@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -42,7 +42,9 @@ class Metrics:  # agentapp: shared ok - made anew once in each worker, before it
     lost, and there are never more files than workers.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, add_up: Callable[[], object] = lambda: None) -> None:
+        """``add_up`` is called before anything is shown."""
+        self._add_up = add_up
         self._directory: str | None = None
         self._make()
 
@@ -73,6 +75,7 @@ class Metrics:  # agentapp: shared ok - made anew once in each worker, before it
 
     def exposition(self, more: Iterable[GaugeNow] = ()) -> bytes:
         """What Prometheus reads."""
+        self._add_up()
         registry = self._collected()
         registry.register(_Gauges(more))
         kept = [line for line in generate_latest(registry).splitlines(True) if _UNSTORED not in line]

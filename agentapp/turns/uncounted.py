@@ -34,8 +34,8 @@ class TurnEnd:
     def packed(self) -> bytes:
         """Its ids are those of rows that exist, so no line break is in them."""
         scope, contained = self.scope, "contained" if self.contained else ""
-        ids = (scope.request_id, scope.tenant_id, scope.user_id, scope.session_id, self.turn_id)
-        return "\n".join((*ids, self.status, contained, self.ended_at.isoformat())).encode()
+        ids = f"{scope.request_id}\n{scope.tenant_id}\n{scope.user_id}\n{scope.session_id}\n{self.turn_id}"
+        return f"{ids}\n{self.status}\n{contained}\n{self.ended_at.isoformat()}".encode()
 
     @classmethod
     def unpacked(cls, packed: bytes) -> TurnEnd:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from flask import Request, g, request
+from werkzeug.exceptions import HTTPException
 
 from agentapp.errors import BadRequest, GuardrailRefused, WrongPassword
 from agentapp.isolation import Scope
@@ -65,5 +66,5 @@ def _turns_named(request: Request) -> Iterator[str]:
 def _turn_in_body(name: str) -> str:
     try:
         return turn_field(name) or ""
-    except BadRequest:
+    except (BadRequest, HTTPException):  # the second is about a body that cannot be read
         return ""

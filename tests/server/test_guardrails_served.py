@@ -51,7 +51,7 @@ MOMENTS = 2 if ROUNDS == 1 else 10  # at which one of many may try
 LONG, COOLDOWN = 900, 0.2  # a cool-down that no slow machine outlasts, and one to wait for
 
 # Never asked again: the key is refused, which counts against the provider, or the request, which does not.
-PROVIDER_FAILS, TURN_FAILS = "[[status:401]]", "[[status:400]]"
+PROVIDER_FAILS, TURN_FAILS = "[[end-early]]", "[[status:400]]"
 
 pytestmark = pytest.mark.timeout(280)
 

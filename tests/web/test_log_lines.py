@@ -108,12 +108,13 @@ def test_a_stream_has_its_line_when_it_begins_and_its_turn_when_it_ends(lines: L
     lines.text.clear()
     events = ann.stream(chat, "Hello")
     turn_id, request_id = events[0]["turn_id"], events[-1]["request_id"]
-    *others, ended = lines.having(turn_id=turn_id, request_id=request_id)
-    assert {(line["event"], line["level"]) for line in others} == {
+    found = {line["event"]: line for line in lines.having(turn_id=turn_id, request_id=request_id)}
+    ended = found["turn ended"]
+    assert {(name, line["level"]) for name, line in found.items()} == {
         ("turn began", "debug"),
         ("request", "info"),
+        ("turn ended", "info"),
     }
-    assert ended["event"] == "turn ended"
     assert (ended["turn_status"], ended["level"], ended["agent"]) == ("completed", "info", "triage")
     assert (ended["input_tokens"] > 0, ended["output_tokens"] > 0, "cost_usd" in ended) == (True, True, True)
     ann.browser.get(f"/chat/{chat}/turns/{turn_id}/events", headers=EVENTS)

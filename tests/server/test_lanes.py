@@ -21,6 +21,7 @@ class Recorder:
         self.begun: list[str] = []
         self.refused: list[str] = []
         self._changed = threading.Condition()
+        self._is_over = False
         self._ends: dict[str, list[threading.Event]] = {}
 
     def add(
@@ -40,13 +41,18 @@ class Recorder:
             return list(self.begun)
 
     def end_all(self) -> None:
-        for ends in self._ends.values():
-            for end in ends:
-                end.set()
+        """Those that begin later end at once."""
+        with self._changed:
+            self._is_over = True
+            for ends in self._ends.values():
+                for end in ends:
+                    end.set()
 
     def _run(self, key: str) -> None:
         end = threading.Event()
         with self._changed:
+            if self._is_over:
+                end.set()
             self._ends.setdefault(key, []).append(end)
             self.begun.append(key)
             self._changed.notify_all()

@@ -1,7 +1,7 @@
 """What it costs to see: the checks of isolation and the metrics, beside a build without them.
 
     python -m bench.observing clean [--turns 10000]
-    python -m bench.observing cost [--pairs 60]
+    python -m bench.observing cost [--pairs 20]
     python -m bench.observing share
 
 ``clean`` sends so many turns, to see that the isolation score stays at exactly 1, and how many checks those
@@ -48,7 +48,7 @@ from tests.support.metrics import counted
 
 PEOPLE = 100
 WARM_UP_TURNS = 200
-BLOCK_TURNS = 150
+BLOCK_TURNS = 1000
 MOST = 0.02  # of a turn
 FEWEST_CHECKS = 5  # a turn
 OBSERVING = ("store counts", "store violations", "report worker", "find leftovers")  # jobs of the heartbeat
@@ -253,7 +253,7 @@ def main() -> None:
     )
     parser.add_argument("what", choices=("clean", "cost", "share"))
     parser.add_argument("--turns", type=int, default=10_000)
-    parser.add_argument("--pairs", type=int, default=60)
+    parser.add_argument("--pairs", type=int, default=20)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="agentapp-bench-") as home:
         if options.what == "clean":

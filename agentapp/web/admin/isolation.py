@@ -58,8 +58,7 @@ def index() -> str:
 
 
 def _view(who: Viewer, window: Window, now: float) -> IsolationView:
-    counts, stretch = parts().admin.counts, window.until(now)
-    last_hour = counts.over(HOUR.until(now), (REQUESTS, VIOLATING), who.tenant_id)
+    counts, stretch, last_hour = parts().admin.counts, window.until(now), _last_hour(who, now)
     series = counts.over(stretch, COUNTS, who.tenant_id)
     labels = window.labels(stretch)
     checks, violations = _bars(series, CHECKS, len(labels)), _bars(series, VIOLATIONS, len(labels))
@@ -72,10 +71,7 @@ def _view(who: Viewer, window: Window, now: float) -> IsolationView:
         )
     return IsolationView(
         score=(
-            (
-                "Score, the last hour",
-                score_in_words(_total(last_hour, REQUESTS), _total(last_hour, VIOLATING)),
-            ),
+            ("Score, the last hour", _score(last_hour)),
             ("Requests checked, the last hour", f"{_total(last_hour, REQUESTS):,}"),
         ),
         figures=tuple(_figures(series)),
@@ -89,6 +85,18 @@ def _view(who: Viewer, window: Window, now: float) -> IsolationView:
         ),
         of_server=of_server,
     )
+
+
+def score_of_last_hour(who: Viewer, now: float) -> str:
+    return _score(_last_hour(who, now))
+
+
+def _score(counts: Counts) -> str:
+    return score_in_words(_total(counts, REQUESTS), _total(counts, VIOLATING))
+
+
+def _last_hour(who: Viewer, now: float) -> Counts:
+    return parts().admin.counts.over(HOUR.until(now), (REQUESTS, VIOLATING), who.tenant_id)
 
 
 def score_in_words(requests: int, violating: int) -> str:

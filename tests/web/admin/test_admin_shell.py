@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from flask import Flask
 
 from agentapp.errors import BadRequest
+from agentapp.isolation import RequestScope
 from agentapp.storage.db import Database
 from agentapp.web.admin import pages_for
 from agentapp.web.admin.paging import after, page_of
+from agentapp.web.parts import Parts
 from agentapp.web.plots import Series, bar_plot, rounded_up
 from tests.support.app_inspection import path_of, routes
+from tests.support.metrics import run_job
 from tests.support.users import JSON, PAGE, Person, person
 
 
@@ -55,6 +60,31 @@ def test_every_page_in_the_navigation_is_there(admin: Person, operator: Person) 
             shown = who.get(page.path)
             assert shown.status_code == 200, page.path
             assert f'<a href="{page.path}" aria-current="page">' in shown.text
+
+
+def test_the_first_page_tells_at_a_glance_how_the_own_tenant_stands(app: Flask, admin: Person) -> None:
+    parts: Parts = app.extensions["agentapp"]
+    stranger = person(app, "zoe", tenant="elsewhere")
+    for who in (admin, stranger):
+        chat = who.new_chat()
+        for _ in range(3):
+            who.send(chat, "/fail")
+    parts.telemetry.alert("budget-90", "nearly", subject="tenant:x", tenant_id=tenant_of(parts, "zoe"))
+    run_job(parts, "store alerts")
+    run_job(parts, "store counts")
+
+    def told(who: Person) -> dict[str, str]:
+        return dict(re.findall(r"<dt>([^<]+)</dt><dd>([^<]+)</dd>", who.get("/admin").text))
+
+    mine, everybodys = told(admin), told(person(app, "otto", role="operator"))
+    assert (mine["Breakers tripped"], everybodys["Breakers tripped"]) == ("1", "2")
+    assert (mine["Open alerts"], everybodys["Open alerts"]) == ("0", "1")
+    assert (mine["Turns running"], mine["Isolation, the last hour"]) == ("0", "100%")
+
+
+def tenant_of(parts: Parts, name: str) -> str:
+    with parts.binder.bound(RequestScope(request_id="reader")):
+        return next(user.tenant_id for user in parts.accounts.all() if user.name == name)
 
 
 def test_pages_for_operators_are_neither_shown_to_admins_nor_listed(admin: Person) -> None:

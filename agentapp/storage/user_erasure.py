@@ -11,7 +11,7 @@ from sqlalchemy import ColumnElement, and_, delete, func, literal, or_, select, 
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import DeclarativeBase, Session
 
-from agentapp.errors import Forbidden, NotFound
+from agentapp.errors import NotFound
 from agentapp.guardrails import new_chats
 from agentapp.guardrails.cell import Key
 from agentapp.guardrails.sign_in import keys_of_name
@@ -35,9 +35,9 @@ from agentapp.storage.models import (
 from agentapp.storage.names import normalise_name
 from agentapp.storage.operator_models import AlertRow, UsageDay
 from agentapp.storage.owned import owned_by
+from agentapp.storage.user_changes import lock_accounts, require_other_operator
 from agentapp.storage.values import utc_now
 
-LAST_OPERATOR = "This is the last operator who can sign in. Make another one first."
 NOBODY = ""  # the user of usage that was an erased user's
 _SUMS = ("turns", "model_calls", "input_tokens", "output_tokens", "cost_microusd")
 # Those that name their owner, children before their parents.
@@ -62,13 +62,13 @@ class UserErasureStore:
         return self._find(User.name == normalise_name(name), None)
 
     def shut_out(self, user: UserToErase) -> None:
-        can_act = User.role == "operator", User.disabled_at.is_(None)
         with self._db.writing() as db:
-            # All of them are locked, in one order: two operators may erase each other at the same moment.
-            operators = db.scalars(select(User.id).where(*can_act).order_by(User.id).with_for_update()).all()
-            if list(operators) == [user.id]:
-                raise Forbidden(LAST_OPERATOR)
-            db.execute(update(User).where(User.id == user.id).values(disabled_at=utc_now()))
+            lock_accounts(db)
+            row = db.get(User, user.id)
+            if row is None:
+                raise NotFound("There is no such user.")
+            require_other_operator(db, row)
+            row.disabled_at = utc_now()
 
     def begin(self, user: UserToErase) -> Mapping[str, int]:
         scope = _scope_of(user)

@@ -44,19 +44,27 @@ OWNED = re.compile(
 
 # The files that take longest. They begin first: no worker is left with one when the others have ended.
 LONG_FILES = (
+    "tests/server/test_survive_served.py",
     "tests/server/test_guardrails_served.py",
     "tests/browser/test_browser_turns.py",
-    "tests/server/test_survive_served.py",
-    "tests/server/test_front_door.py",
     "tests/server/test_start.py",
-    "tests/browser/test_browser_limits.py",
+    "tests/server/test_front_door.py",
     "tests/test_bugs_put_back.py",
-    "tests/server/test_load.py",
+    "tests/browser/test_browser_limits.py",
+    "tests/server/test_charging_served.py",
+    "tests/turns/test_heartbeat.py",
     "tests/browser/test_browser.py",
+    "tests/server/test_load.py",
+    "tests/turns/test_turn.py",
+    "tests/web/test_incoming.py",
+    "tests/storage/test_search.py",
+    "tests/storage/test_storage.py",
+    "tests/storage/test_migrations.py",
     "tests/server/test_budget_served.py",
     "tests/server/test_shares_served.py",
-    "tests/storage/test_migrations.py",
-    "tests/turns/test_turn.py",
+    "tests/cli/test_breakers.py",
+    "tests/web/test_isolation_measured.py",
+    "tests/turns/test_charging.py",
 )
 
 

@@ -216,7 +216,7 @@ def test_many_that_wait_are_put_into_the_index_a_few_at_a_time_and_the_rest_at_t
 
 
 @settings(
-    suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=30 * ROUNDS
+    suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=20 * ROUNDS
 )
 @given(st.lists(st.sampled_from(["say", "rename", "delete", "index"]), min_size=4, max_size=15))
 def test_whatever_is_in_the_index_already_the_search_finds_the_same(stores: Stores, steps: list[str]) -> None:

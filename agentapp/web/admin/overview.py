@@ -9,7 +9,6 @@ from flask import Blueprint, render_template
 from agentapp.guardrails.wording import dollars
 from agentapp.storage.usage_reports import Month
 from agentapp.storage.values import utc_now
-from agentapp.web.admin import alerts
 from agentapp.web.admin.isolation import score_of_last_hour
 from agentapp.web.admin.viewer import viewer
 from agentapp.web.parts import parts
@@ -29,7 +28,6 @@ def index() -> str:
         "admin/overview.html",
         at_a_glance=(
             ("Isolation, the last hour", score_of_last_hour(who, time.time())),
-            ("Open alerts", alerts.badge() or "0"),
             ("Breakers tripped", _counted(len(stores.breakers.page("open", who.tenant_id, None, most)))),
             ("Turns running", _counted(len(stores.running_turns.listed(who.tenant_id, None, most)))),
             (f"Spent in {month.first:%B}", dollars(spent)),

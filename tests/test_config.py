@@ -171,8 +171,6 @@ BAD: list[tuple[str, str]] = [
     ("AGENTAPP_ALERT_WEBHOOK", "https://hooks.example.org:port"),
     ("AGENTAPP_ALERT_WEBHOOK", "https://hooks.example.org/a b"),
     ("AGENTAPP_ALERT_WEBHOOK", "https://hooks.example.org/#part"),
-    ("AGENTAPP_ALERT_WEBHOOK_SECRET", "k" * 15),
-    ("AGENTAPP_ALERT_WEBHOOK_SECRET", "whsec_" + "k" * 16),
     ("AGENTAPP_ALERT_WEBHOOK_SECRET", "whsec_no base64"),
     ("AGENTAPP_PROVIDER", "openai"),
     ("AGENTAPP_TEAM", "no-colon"),
@@ -333,7 +331,7 @@ def test_the_address_of_a_webhook_is_a_secret_too() -> None:
     settings = load(AGENTAPP_ALERT_WEBHOOK="https://h/hunter2", AGENTAPP_ALERT_WEBHOOK_SECRET="k" * 16)
     assert "hunter2" not in repr(settings)
     with pytest.raises(SettingError) as caught:
-        load(AGENTAPP_ALERT_WEBHOOK="https://h/hunter2 ", AGENTAPP_ALERT_WEBHOOK_SECRET="short")
+        load(AGENTAPP_ALERT_WEBHOOK="https://h/hunter2 x", AGENTAPP_ALERT_WEBHOOK_SECRET="short")
     assert "hunter2" not in str(caught.value)
 
 

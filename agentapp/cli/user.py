@@ -105,12 +105,18 @@ def set_password(name: str, password_stdin: bool) -> None:
 def erase(name: str, yes: bool, no_vacuum: bool) -> None:
     """Remove every trace of a user but audit rows, which keep an id. It cannot be undone.
 
+    In a terminal it asks for the name again; a script means what it says.
+
     SQLite's file is made anew after it: meanwhile others can read, but not write.
     """
     settings = config.load()
     with open_database(settings) as database:
         found = UserErasureStore(database).named(name)
-        if not yes and click.prompt("All chats of this user go too. The name again", type=str) != name:
+        if (
+            not yes
+            and _is_terminal()
+            and click.prompt("All chats of this user go too. The name again", type=str) != name
+        ):
             raise BadRequest("That is another name. Nothing was erased.")
         kind, cells = Cells(cell_policies(settings, longest_turn(settings))), CellStore(database)
         guardrails = Guardrails(Registry(kind, cells), settings.provider)
@@ -121,6 +127,10 @@ def erase(name: str, yes: bool, no_vacuum: bool) -> None:
             click.echo(f"{count:>9,}  {table}")
         click.echo(f"erased {found.name}, who is {found.id} in the audit log")
         click.echo((Vacuumed.LATER if no_vacuum else Vacuum(database).run()).value)
+
+
+def _is_terminal() -> bool:
+    return sys.stdin is not None and sys.stdin.isatty()
 
 
 def _read_password() -> str:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from agentapp.config.providers import PROVIDERS, choose_provider
-from agentapp.config.webhook import MIN_KEY_BYTES, signing_key, web_address
+from agentapp.config.webhook import SHORT_KEY_BYTES, signing_key, web_address
 from agentapp.instance import MIN_SECRET_BYTES, long_enough_secret
 from agentapp.parsing import (
     Price,
@@ -112,7 +112,7 @@ class Settings:
         "AGENTAPP_ALERT_WEBHOOK_SECRET",
         "",
         signing_key,
-        f"what they are signed with, needed with the address; {MIN_KEY_BYTES} bytes or more",
+        f"what they are signed with, needed with the address; best {SHORT_KEY_BYTES} bytes or more",
         secret=True,
     )
     model: str = setting("AGENTAPP_MODEL", "claude-sonnet-4-6", text, "for agents that name none")

@@ -8,6 +8,7 @@ from datetime import timedelta
 
 import pytest
 
+from agentapp.cli import user
 from agentapp.cli.cleanup import _interrupted
 from agentapp.isolation import RequestScope
 from agentapp.storage.accounts import Accounts
@@ -66,7 +67,10 @@ def test_signals_mean_what_they_meant_before_when_it_has_ended() -> None:
     assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before
 
 
-def test_a_user_is_erased_after_the_name_was_given_again(migrated: Agentapp, accounts: Accounts) -> None:
+def test_a_user_is_erased_after_the_name_was_given_again(
+    migrated: Agentapp, accounts: Accounts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(user, "_is_terminal", lambda: True)
     add_user(migrated, "ann")
     user_id = UserErasureStore(accounts._db).named("ann").id
     refused = migrated("user", "erase", "ann", stdin="bob\n")
@@ -79,6 +83,12 @@ def test_a_user_is_erased_after_the_name_was_given_again(migrated: Agentapp, acc
     assert "in no page" in done.stdout
     assert migrated("user", "list").stdout == ""
     assert migrated("user", "erase", "ann", "--yes").exit_code == 1
+
+
+def test_a_script_is_not_asked(migrated: Agentapp) -> None:
+    add_user(migrated, "ann")
+    assert migrated("user", "erase", "ann").exit_code == 0
+    assert migrated("user", "list").stdout == ""
 
 
 def test_the_last_operator_is_not_erased(migrated: Agentapp) -> None:

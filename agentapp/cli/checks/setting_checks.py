@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 from agentapp import config
 from agentapp.cli.checks.line import Line, do, note, ok
 from agentapp.config import Settings
+from agentapp.config.webhook import SHORT_KEY_BYTES
 from agentapp.errors import SettingError
 from agentapp.instance import MIN_SECRET_BYTES, PRIVATE_UMASK
 from agentapp.parsing import ADDRESSES, is_loopback, settings_of
@@ -133,7 +134,10 @@ def _metrics(settings: Settings, server: ServerOptions) -> Line:
 def _alerts(settings: Settings, server: ServerOptions) -> Line:
     """Without the path of the webhook: with many services, who knows it may send there."""
     if settings.alert_webhook:
-        return ok("alerts", f"sent, signed, to {urlsplit(settings.alert_webhook).hostname}")
+        sent = f"sent, signed, to {urlsplit(settings.alert_webhook).hostname}"
+        if len(settings.alert_webhook_secret or b"") >= SHORT_KEY_BYTES:
+            return ok("alerts", sent)
+        return note("alerts", f"{sent}. AGENTAPP_ALERT_WEBHOOK_SECRET is short: it could be guessed")
     text = "nobody is told of them: they are on /admin/alerts and in the log"
     if is_loopback(server.bind) and not settings.https:
         return ok("alerts", text)

@@ -311,7 +311,7 @@ def test_no_private_word_is_in_any_line_however_much_is_asked_for(
         stranger.post("/login", data={"csrf_token": csrf, "username": CANARY, "password": CANARY})
     text = "".join(lines.text)
     assert len(lines.having(event="request")) > 30
-    assert {line["turn_status"] for line in lines.having(event="turn ended")} == {"completed", "failed"}
+    assert {line["turn_status"] for line in lines.having(event="turn ended")} >= {"completed", "failed"}
     assert CANARY not in text
     assert KEY not in text
     cookie = ann.browser.get_cookie("agentapp")

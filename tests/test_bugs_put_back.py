@@ -367,7 +367,7 @@ BUGS = (
     ),
     Bug(
         "what the heartbeat stores while a chat is being deleted vanishes",
-        "agentapp/turns/settlement.py",
+        "agentapp/turns/ends.py",
         "                self._charge_the_rest(chat, charged)\n",
         "                self._charge_the_rest(chat, Spent.of(result))\n",
         "tests/turns/test_charging_once.py::"
@@ -375,7 +375,7 @@ BUGS = (
     ),
     Bug(
         "a turn whose chat is deleted right after it ended is charged twice",
-        "agentapp/turns/settlement.py",
+        "agentapp/turns/ends.py",
         "                if (charged := chat.take_charge(turn_id)) is None:\n",
         "                first = Spent.on_first_call(self.turn.reservation)\n"
         "                charged = chat.take_charge(turn_id) or first\n"
@@ -394,7 +394,7 @@ BUGS = (
     ),
     Bug(
         "a turn that was given up too early is charged twice",
-        "agentapp/turns/settlement.py",
+        "agentapp/turns/ends.py",
         "        tokens = result.usage.total_tokens - charged.usage.total_tokens\n",
         "        tokens = result.usage.total_tokens\n",
         "tests/turns/test_turn.py::"
@@ -746,7 +746,7 @@ BUGS = (
     ),
     Bug(
         "the stored events of an ended turn are kept",
-        "agentapp/turns/settlement.py",
+        "agentapp/turns/ends.py",
         "            chat.remove_live_turn(turn_id)\n            return True\n",
         "            return True\n",
         "tests/turns/test_surviving.py::test_what_is_kept_of_a_running_turn_goes_when_it_ends[completes]",
@@ -848,7 +848,7 @@ BUGS = (
     ),
     Bug(
         "an answer that is whole is thrown away because its worker was slow",
-        "agentapp/turns/settlement.py",
+        "agentapp/turns/ends.py",
         "                return self._store_after_all(chat)\n",
         "                return False\n",
         "tests/turns/test_heartbeat.py"
@@ -1230,7 +1230,7 @@ BUGS = (
     ),
     Bug(
         "an end that waits to be stored forgets that it was tried",
-        "agentapp/turns/settlement.py",
+        "agentapp/turns/ends.py",
         "        again, self._was_tried = self._was_tried, True\n",
         "        again = False\n",
         "tests/turns/test_outage.py"

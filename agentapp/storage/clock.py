@@ -44,7 +44,7 @@ class Reading(NamedTuple):
 
 
 def steady() -> float:
-    """Seconds of a clock that nobody sets; if there is one, of that which a suspended machine does not stop."""
+    """Seconds of a clock that nobody sets, and that no suspended machine stops, if there is such a one."""
     if hasattr(time, "CLOCK_BOOTTIME"):
         return time.clock_gettime(time.CLOCK_BOOTTIME)
     return time.monotonic()

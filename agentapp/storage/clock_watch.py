@@ -7,8 +7,8 @@ import logging
 from agentapp.storage.clock import MOST_APART_SECONDS, DatabaseClock
 from agentapp.telemetry import Telemetry
 
-# In that time a clock drifts by a few thousandths of a second. It is so short for the sake of a virtual machine
-# that was paused: there not even the steady clock has gone on.
+# In that time a clock drifts by a few thousandths of a second. It is so short for the sake of a virtual
+# machine that was paused: there not even the steady clock has gone on.
 READ_SECONDS = 5.0
 
 log = logging.getLogger(__name__)

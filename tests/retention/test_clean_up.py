@@ -25,12 +25,12 @@ from agentapp.storage.background_jobs import BackgroundJobs
 from agentapp.storage.models import ChargedTurn, ChatSession, GuardrailCell, Login, SetupLink
 from agentapp.storage.operator_models import AlertRow, AuditRow, MinuteCount, WorkerRow
 from agentapp.storage.retention_parts import make_clean_up
-from agentapp.storage.values import utc_now
 from agentapp.web.parts import Parts
 from tests.support.databases import only_sqlite
 from tests.support.erased_users import scope_of
 from tests.support.plans import scans_noted
 from tests.support.stored_bytes import counted, kept
+from tests.support.times import utc_now
 from tests.support.turns import begin, someone
 from tests.support.users import Person, person, without_limits
 

@@ -2,27 +2,19 @@
 
 from __future__ import annotations
 
-import json
-import time
 from collections import Counter
 from collections.abc import Iterator
-from functools import partial
 
 import pytest
 
 from tests.support.host_clocks import hosts
-from tests.support.http_client import Stream, Visitor
+from tests.support.http_client import Visitor
 from tests.support.postgres import migrated_postgres_url
 from tests.support.server import Server
 from tests.support.server_users import (
     TIMEOUT_SECONDS,
     Seat,
     add_people,
-    at_once,
-    breakers,
-    refusal,
-    rows,
-    wait_for,
 )
 from tests.support.users import PASSWORD
 

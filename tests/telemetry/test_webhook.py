@@ -21,6 +21,7 @@ from agentapp.isolation import UserScope
 from agentapp.storage.clock import DatabaseClock
 from agentapp.storage.operator_models import AlertRow
 from agentapp.telemetry.alerts import StoredAlert
+from agentapp.telemetry.conditions import FindConditions
 from agentapp.telemetry.delivery import MAX_AGE, MAX_TRIES, DeliverAlerts, next_try
 from agentapp.telemetry.webhook import signed_headers
 from agentapp.web.parts import Parts
@@ -58,6 +59,8 @@ class Clock:
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
     monkeypatch.setattr(DatabaseClock, "utc_now", lambda _: made())
+    # Each would take the other for silent, when the time is put forward.
+    monkeypatch.setattr(FindConditions, "run", lambda *_: False)
     return made
 
 

@@ -20,7 +20,7 @@ from urllib.request import Request, urlopen
 
 import pytest
 
-from agentapp import __version__
+from agentapp import build
 from agentapp.storage import migrate
 from tests.server.test_load import add_users
 from tests.support.commands import BAD_SETTINGS, set_revision
@@ -125,7 +125,7 @@ def test_serve_comes_up_with_a_link_and_writes_nothing_outside_the_instance(serv
     link, directory = served.setup_link, served.log.parent
     assert link is not None
     assert served.output() == (
-        f"agentapp {__version__} on {served.url} (demo model)\nMake the first account: {link}\n"
+        f"agentapp {build.NAME} on {served.url} (demo model)\nMake the first account: {link}\n"
     )
     assert link.startswith(f"{served.url}/setup?token=")
     assert "<form" in get(link)
@@ -145,7 +145,7 @@ def test_master_opens_no_database_before_or_after_the_fork(served: Server) -> No
 def test_serve_prints_no_link_once_there_is_an_account(tmp_path: Path) -> None:
     add_users(upgrade(tmp_path), ["ann"])
     with server(tmp_path) as s:
-        assert s.output() == f"agentapp {__version__} on {s.url} (demo model)\n"
+        assert s.output() == f"agentapp {build.NAME} on {s.url} (demo model)\n"
 
 
 def test_sigterm_stops_the_server_and_every_worker(tmp_path: Path) -> None:
@@ -199,7 +199,7 @@ def test_serve_listens_on_ipv6(tmp_path: Path) -> None:
     except OSError as exc:
         pytest.skip(f"this machine has no IPv6: {exc}")
     with server(tmp_path, host="[::1]") as s:
-        assert s.output().startswith(f"agentapp {__version__} on http://[::1]:")
+        assert s.output().startswith(f"agentapp {build.NAME} on http://[::1]:")
 
 
 def test_killed_worker_is_replaced(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import json
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -31,53 +31,10 @@ from agentapp.storage.models import Base, LiveTurn, Message, Turn
 from agentapp.web.steps import steps_of
 from tests.support.commands import set_revision
 from tests.support.forked_agentapp import ForkedAgentapp
-from tests.support.postgres import postgres_url
 from tests.support.server import clean_env
 from tests.support.stored_bytes import counted, kept
 
-NEXT = """
-import sqlalchemy as sa
-from alembic import op
-
-revision, down_revision = {revision!r}, {after!r}
-
-def upgrade():
-    {body}
-"""
-
 HEAD, AFTER_HEAD = schema.HEAD, f"{int(schema.HEAD) + 1:04}"
-
-
-@pytest.fixture(params=["sqlite", "postgresql"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    if request.param == "sqlite":
-        yield f"sqlite:///{tmp_path}/test.sqlite3"
-    else:
-        with postgres_url() as made:
-            yield made
-
-
-@pytest.fixture
-def engine(url: str) -> Iterator[Engine]:
-    made = make_engine(url)
-    yield made
-    made.dispose()
-
-
-@pytest.fixture
-def next_revision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Adds a revision to a copy of the migrations, as a later release would."""
-    copy = tmp_path / "release" / "migrations"
-    shutil.copytree(resources.migrations(), copy)
-    monkeypatch.setattr(resources, "migrations", lambda: copy)
-
-    def add(body: str, revision: str = AFTER_HEAD, after: str = schema.HEAD) -> None:
-        (copy / "versions" / f"{revision}.py").write_text(
-            NEXT.format(revision=revision, after=after, body=body)
-        )
-        monkeypatch.setattr(schema, "HEAD", revision)
-
-    return add
 
 
 def test_migrated_database_does_not_differ_from_the_models(url: str, engine: Engine) -> None:
@@ -334,7 +291,7 @@ def test_what_a_model_gave_a_tool_is_shown_as_it_was_whatever_it_was(
 
 
 def test_what_was_said_before_there_was_an_index_is_found(
-    url: str, engine: Engine, next_revision: Callable[..., None]
+    url: str, engine: Engine, next_revision: Callable[..., str]
 ) -> None:
     """Newest last, in several batches, of everybody; and again after a way down and up."""
     shipped = resources.migrations() / "versions" / "0005_search_index.py"
@@ -414,7 +371,7 @@ def test_looking_for_a_missing_file_does_not_make_it(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_older_schema_says_what_to_do(url: str, engine: Engine, next_revision: Callable[..., None]) -> None:
+def test_older_schema_says_what_to_do(url: str, engine: Engine, next_revision: Callable[..., str]) -> None:
     migrate.upgrade(url)
     next_revision("pass")
     problem = schema.schema_problem(engine)
@@ -437,7 +394,7 @@ def test_newer_schema_is_neither_used_nor_migrated(url: str, engine: Engine) -> 
 
 
 def test_failing_migration_leaves_nothing_behind(
-    url: str, engine: Engine, next_revision: Callable[..., None]
+    url: str, engine: Engine, next_revision: Callable[..., str]
 ) -> None:
     """Not even of the revision before it, which had succeeded."""
     next_revision("op.create_table('half', sa.Column('id', sa.Integer())); op.execute('SELECT no_such()')")
@@ -448,7 +405,7 @@ def test_failing_migration_leaves_nothing_behind(
 
 
 def test_altering_a_table_keeps_the_rows_that_refer_to_it(
-    url: str, engine: Engine, next_revision: Callable[..., None]
+    url: str, engine: Engine, next_revision: Callable[..., str]
 ) -> None:
     migrate.upgrade(url)
     _insert_login(engine)
@@ -461,7 +418,7 @@ def test_altering_a_table_keeps_the_rows_that_refer_to_it(
 
 
 def test_migration_that_would_leave_rows_referring_to_nothing_is_undone(
-    tmp_path: Path, next_revision: Callable[..., None]
+    tmp_path: Path, next_revision: Callable[..., str]
 ) -> None:
     """SQLite only: while it migrates, its own checks are off. PostgreSQL refuses by itself."""
     url = f"sqlite:///{tmp_path}/test.sqlite3"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 
 from sqlalchemy import Engine
 
@@ -31,10 +32,8 @@ class SchemaGate:  # agentapp: shared ok - one value, which any thread may repla
     def watch(self) -> None:
         """From now on the gate is shut unless the schema was seen to fit."""
         self._problem = NOT_SEEN_YET
-        try:
+        with suppress(StorageUnavailable):  # the heartbeat tries again, and tells it
             self.look()
-        except StorageUnavailable as error:
-            log.warning("schema: %s", str(error.__cause__ or error).partition("\n")[0])
 
     def require(self) -> None:
         """Raises `StorageUnavailable` while the gate is shut."""

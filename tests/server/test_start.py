@@ -21,7 +21,7 @@ from urllib.request import Request, urlopen
 import pytest
 
 from agentapp import build
-from agentapp.storage import migrate
+from agentapp.storage import migrate, schema
 from tests.server.test_load import add_users
 from tests.support.commands import BAD_SETTINGS, set_revision
 from tests.support.postgres import postgres_url
@@ -292,13 +292,22 @@ def test_plain_gunicorn_says_in_one_line_that_the_schema_is_not_its_own(
     assert done.stderr.count("\n") == 1
 
 
-def test_schema_changed_under_a_running_server_stops_it_when_a_worker_comes_back(clone: Path) -> None:
+def test_schema_changed_under_a_running_server_stops_its_workers_from_serving_and_not_the_server(
+    clone: Path,
+) -> None:
     url = upgrade(clone)
     with server(clone, command=GUNICORN) as s:
+        (worker,) = s.children()
         set_revision(url, "0000")
-        os.kill(s.children()[0], signal.SIGKILL)
-        assert s.process.wait(TIMEOUT_SECONDS) == 3
-        assert s.output().count("agentapp: the database is at revision 0000") == 1
+        os.kill(worker, signal.SIGKILL)
+        wait_for(lambda: s.children() not in ([], [worker]))
+        with pytest.raises(HTTPError, match="503") as refused:
+            get(f"{s.url}/readyz")
+        assert "the database is at revision 0000" in refused.value.read().decode()
+        refused.value.close()
+        set_revision(url, schema.HEAD)  # as if it had been restored
+        assert get(f"{s.url}/readyz") == "ready\n"
+        assert s.process.poll() is None
         assert "Traceback" not in s.output()
 
 

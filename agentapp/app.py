@@ -7,7 +7,7 @@ from socket import gethostname
 from flask import Flask
 from werkzeug.middleware.proxy_fix import ProxyFix
 
-from agentapp import config, web
+from agentapp import build, config, web
 from agentapp.agents import providers
 from agentapp.agents.drivers.shared import Deadlines
 from agentapp.agents.drivers.threaded import ThreadedDriver
@@ -60,6 +60,8 @@ from agentapp.storage.retention_parts import (
 )
 from agentapp.storage.room import Room
 from agentapp.storage.running_turns import RunningTurns
+from agentapp.storage.schema_gate import LOOK_SECONDS as LOOK_AT_SCHEMA_SECONDS
+from agentapp.storage.schema_gate import LookAtSchema
 from agentapp.storage.search_index import SearchIndex
 from agentapp.storage.turns import SqlTurnStore
 from agentapp.storage.usage_days import OwnUsage
@@ -155,7 +157,8 @@ def make_parts(settings: Settings, team: Team) -> Parts:
     )
     seats = Seats(settings.threads + PAGES_WORKER)
     slots = StreamSlots(seats, settings.threads, settings.threads_reserved, settings.streams_user)
-    live_turns, workers, score = SqlLiveTurnStore(db), WorkerStore(db), IsolationScore(db, telemetry)
+    live_turns, score = SqlLiveTurnStore(db), IsolationScore(db, telemetry)
+    workers = WorkerStore(db, build.NAME)
     alerts = AlertStore(db, delivers=settings.alert_webhook is not None)
     parts: Parts
     report = ReportWorker(telemetry, workers, kit.leases.worker, lambda: parts.live(), db.clock.utc_now)
@@ -192,6 +195,7 @@ def make_parts(settings: Settings, team: Team) -> Parts:
             SearchIndex(db),
             slots,
             binder,
+            first_jobs=(ScheduledJob(LookAtSchema(db.schema), every=LOOK_AT_SCHEMA_SECONDS),),
             more_jobs=(
                 ScheduledJob(WatchClock(db.clock, telemetry), every=READ_SECONDS),
                 ScheduledJob(StoreCounts(telemetry, MinuteCountStore(db)), every=STORE_SECONDS),

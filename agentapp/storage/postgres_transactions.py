@@ -19,30 +19,39 @@ class PostgresTransactions:
     @contextmanager
     def begun(self, on_begin: Callable[[], object] = lambda: None) -> Iterator[DriverConnection]:
         """A transaction. Its statements go to the server together as far as nobody asks for their results."""
-        with self._borrowed() as borrowed:
-            connection = DriverConnection(borrowed.dbapi_connection, self._statements)
-            raw: Any = borrowed.dbapi_connection
-            with _in_our_own_words(raw):
-                try:
-                    with raw.pipeline():
-                        connection.run_text("BEGIN")
-                        if (settings := self._connector.local_settings()) is not None:
-                            connection.run_text(settings)
-                        on_begin()
-                        yield connection
-                        connection.run_text("COMMIT")
-                except BaseException:
-                    if not raw.closed:
-                        connection.run_text("ROLLBACK")
-                    raise
+        with self._lent() as connection, self._transaction(connection, on_begin):
+            yield connection
 
     @contextmanager
     def looking(self) -> Iterator[DriverConnection]:
         """For statements that only read, each by itself; in one transaction if that brings settings along."""
-        if self._connector.local_settings() is not None:
-            with self.begun() as connection:
+        with self._lent() as connection:
+            if self._connector.local_settings() is None:
                 yield connection
-            return
+            else:
+                with self._transaction(connection):
+                    yield connection
+
+    @contextmanager
+    def _transaction(
+        self, connection: DriverConnection, on_begin: Callable[[], object] = lambda: None
+    ) -> Iterator[None]:
+        raw = connection.driver
+        try:
+            with raw.pipeline():
+                connection.run_text("BEGIN")
+                if (settings := self._connector.local_settings()) is not None:
+                    connection.run_text(settings)
+                on_begin()
+                yield
+                connection.run_text("COMMIT")
+        except BaseException:
+            if not raw.closed:
+                connection.run_text("ROLLBACK")
+            raise
+
+    @contextmanager
+    def _lent(self) -> Iterator[DriverConnection]:
         with self._borrowed() as borrowed, _in_our_own_words(borrowed.dbapi_connection):
             yield DriverConnection(borrowed.dbapi_connection, self._statements)
 

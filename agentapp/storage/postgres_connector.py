@@ -79,9 +79,9 @@ class PostgresConnector:  # agentapp: shared ok - whether there is a pooler is f
         try:
             made = self._open_once(parameters)
         except self._driver.OperationalError as error:
-            if self.is_pooled is not None or REFUSES_OPTIONS not in str(error):
+            if self._options.pgbouncer == "0" or REFUSES_OPTIONS not in str(error):
                 raise
-            self._note_pooler(True)
+            self._note_pooler(True)  # another thread may have done so meanwhile
             made = self._open_once(parameters)
         if self.is_pooled is None:
             # A pooler tells each client another number than that of the process that answers.

@@ -49,6 +49,7 @@ from agentapp.storage.logins import Logins, SeenLogins
 from agentapp.storage.minute_counts import IsolationScore, MinuteCountStore
 from agentapp.storage.notes import Notes
 from agentapp.storage.postgres_options import PostgresOptions
+from agentapp.storage.readiness import Readiness
 from agentapp.storage.retention_parts import (
     make_all_chats,
     make_clean_up,
@@ -168,6 +169,7 @@ def make_parts(settings: Settings, team: Team) -> Parts:
         settings=settings,
         binder=binder,
         db=db,
+        readiness=Readiness(db),
         room=room,
         accounts=accounts,
         logins=Logins(db),

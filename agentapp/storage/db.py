@@ -8,10 +8,10 @@ from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from typing import Any
 
-from sqlalchemy import Engine, exc, text
+from sqlalchemy import Engine, exc
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
-from agentapp.errors import NotBound, StorageUnavailable
+from agentapp.errors import NotBound
 from agentapp.isolation import Binder
 from agentapp.storage.disk import Disk
 from agentapp.storage.engines import (
@@ -150,17 +150,6 @@ class Database:
             return
         if has_reader:
             self._readers.remove()
-
-    def ping(self) -> None:
-        """Raises `StorageUnavailable` unless the database answers and has tables.
-
-        The tables are checked too, because SQLite makes a new empty file in place of one that was lost.
-        """
-        try:
-            with self.reading() as db:
-                db.execute(text("SELECT version_num FROM alembic_version"))
-        except exc.ProgrammingError as error:
-            raise StorageUnavailable("The database has no tables.") from error
 
     def close(self) -> None:
         """Close the connections that are not in use."""

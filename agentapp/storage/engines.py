@@ -58,7 +58,7 @@ def make_postgres_engine(url: str, options: PostgresOptions) -> tuple[Engine, Po
     )
     connector = PostgresConnector(engine, options)
     _guard_connections(engine)
-    event.listen(engine, "checkout", _refuse_closed)
+    event.listen(engine, "checkout", refuse_closed)
     return engine, connector
 
 
@@ -172,7 +172,7 @@ def _refuse_inherited(connection: Any, record: Any, proxy: Any) -> None:
         raise exc.DisconnectionError("this connection was opened by another process")
 
 
-def _refuse_closed(connection: Any, record: Any, proxy: Any) -> None:
+def refuse_closed(connection: Any, record: Any, proxy: Any) -> None:
     """A server that was restarted has closed the connections of the pool. This sees it without asking the
     server: nothing is to be read from a connection that is idle, except its end.
     """

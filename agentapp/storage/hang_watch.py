@@ -53,9 +53,11 @@ class HangWatch:
                 self._thread.start()
 
     def close(self) -> None:
+        """End the thread that tries. It may be used again."""
         self._closing.set()
         if self._thread is not None and self._thread.is_alive():
             self._thread.join()
+        self._closing.clear()
 
     def _try_until_answered(self) -> None:
         while not self._closing.is_set():

@@ -8,7 +8,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import psycopg
 import pytest
@@ -137,5 +136,3 @@ def test_several_workers_share_two_connections_and_every_turn_ends(tmp_path: Pat
             answers = at_once([lambda seat=seat: seat.send("a few words") for seat in sitting])
             assert {answer.status for answer in answers} == {200}
         assert all(seat.statuses() == ["completed"] * 3 for seat in sitting)
-
-

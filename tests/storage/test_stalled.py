@@ -115,7 +115,9 @@ def test_nobody_waits_long_for_a_server_that_hangs_and_all_is_well_when_it_goes_
     assert used.closed, "or the late answer would be taken for that of the next call"
     # More at once than may write, and more than the pool has: those who wait for others give up with them.
     with ThreadPoolExecutor(24) as pool:
-        asked = [pool.submit(seconds_of, lambda act=act: act(db)) for act in (read, look, write, transact) * 6]
+        asked = [
+            pool.submit(seconds_of, lambda act=act: act(db)) for act in (read, look, write, transact) * 6
+        ]
         assert max(each.result() for each in asked) < LONGEST
     assert db.connector is not None
     assert db.connector.watch.hangs
@@ -287,7 +289,10 @@ def test_time_outs_are_set_on_every_connection_and_what_the_url_says_comes_first
         assert (found["connect_timeout"], found["tcp_user_timeout"]) == ("9", "1234")
         with db.looking() as connection:
             assert connection._connection.most_silent_seconds == 35.0
-    with opened(server.url + "?options=-c%20statement_timeout%3D0", options) as db, db.looking() as connection:
+    with (
+        opened(server.url + "?options=-c%20statement_timeout%3D0", options) as db,
+        db.looking() as connection,
+    ):
         assert connection._connection.most_silent_seconds is None
 
 

@@ -25,7 +25,9 @@ needs_pgbouncer = pytest.mark.skipif(PROGRAM is None, reason="PgBouncer is not i
 
 
 @contextmanager
-def pgbouncer(server_port: int, database: str = "agentapp", *, pool: int = 20, **settings: str) -> Iterator[str]:
+def pgbouncer(
+    server_port: int, database: str = "agentapp", *, pool: int = 20, **settings: str
+) -> Iterator[str]:
     """The URL of that database through it. It shares ``pool`` connections."""
     home, port = Path(tempfile.mkdtemp(prefix="agentapp-pgbouncer-")), free_port()
     lines = {

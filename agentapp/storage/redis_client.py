@@ -40,7 +40,7 @@ class Script:
         object.__setattr__(self, "digest", digest)
 
 
-class _Process:
+class _Process:  # agentapp: shared ok - one field at a time is replaced, by what is true just then
     """What one process has of a `Redis`. A child that is forked begins with one of its own."""
 
     def __init__(self, pool: Pool, probe_key: str) -> None:
@@ -114,7 +114,7 @@ def _watch(found: weakref.ref[_Process]) -> None:
             wake.get(timeout=PROBE_SECONDS)
 
 
-class Redis:
+class Redis:  # agentapp: shared ok - changed once in a process, after a fork
     """May be shared by all threads, and made before a fork: nothing is opened before the first call.
 
     A call takes half a second at most, besides what its command itself waits. It is tried once: if no answer

@@ -204,6 +204,7 @@ def _in_child(redis: Redis, answers: multiprocessing.SimpleQueue[list[bytes]]) -
     answers.put([redis.call("ECHO", f"child {number}") for number in range(200)])
 
 
+@pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")  # that is what is tried
 def test_nothing_is_shared_over_a_fork(redis: Redis) -> None:
     redis.call("PING")
     fork = multiprocessing.get_context("fork")

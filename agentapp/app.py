@@ -48,6 +48,7 @@ from agentapp.storage.live_turns import SqlLiveTurnStore
 from agentapp.storage.logins import Logins, SeenLogins
 from agentapp.storage.minute_counts import IsolationScore, MinuteCountStore
 from agentapp.storage.notes import Notes
+from agentapp.storage.redis_choice import WatchRedis, find_redis
 from agentapp.storage.retention_parts import (
     make_all_chats,
     make_clean_up,
@@ -124,6 +125,7 @@ def make_parts(settings: Settings, team: Team) -> Parts:
         settings.disk_reserve_bytes,
         telemetry=telemetry,
     )
+    redis = find_redis(settings.redis_url, settings.secret_key)
     room = Room(db, StorageQuota(settings.storage_user_bytes, settings.storage_tenant_bytes))
     accounts, chats, cells, seen_logins = Accounts(db), Chats(db, room), CellStore(db), SeenLogins(db)
     cell_kind = Cells(cell_policies(settings, longest_turn(settings)))
@@ -166,6 +168,7 @@ def make_parts(settings: Settings, team: Team) -> Parts:
         settings=settings,
         binder=binder,
         db=db,
+        redis=redis,
         room=room,
         accounts=accounts,
         logins=Logins(db),
@@ -194,6 +197,7 @@ def make_parts(settings: Settings, team: Team) -> Parts:
                 ScheduledJob(conditions, every=LOOK_SECONDS),
                 ScheduledJob(StoreAlerts(telemetry.pending_alerts, alerts), every=STORE_SECONDS),
                 *webhook_jobs(settings, db, binder),
+                *([ScheduledJob(WatchRedis(redis), every=STORE_SECONDS)] if redis else ()),
             ),
         ),
         telemetry=telemetry,

@@ -25,6 +25,7 @@ GOOD: dict[str, tuple[str, str, Any]] = {
     "AGENTAPP_INSTANCE": ("/srv/one", "instance", Path("/srv/one")),
     "AGENTAPP_DATABASE_URL": ("postgresql+psycopg://u@h/d", "database_url", "postgresql+psycopg://u@h/d"),
     "AGENTAPP_DB_STATEMENT_TIMEOUT": ("2.5", "db_statement_timeout", 2.5),
+    "AGENTAPP_REDIS_URL": ("rediss://:p@h:6380/2", "redis_url", "rediss://:p@h:6380/2"),
     "AGENTAPP_SECRET_KEY": ("k" * 40, "secret_key", "k" * 40),
     "AGENTAPP_HOSTS": (
         "Chat.Example.org., 192.0.2.1,[2001:DB8::0:1],::1",

@@ -33,6 +33,7 @@ OWNERS = {
     "nh3": ("web.markdown",),
     "pygments": ("web.markdown",),
     "sqlalchemy": ("storage",),
+    "redis": ("storage.redis_check", "storage.redis_client", "storage.redis_connection"),
     "argon2": ("storage.accounts",),
     "zxcvbn": ("storage.passwords",),
     "anthropic": ("agents.providers.anthropic",),

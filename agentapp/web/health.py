@@ -17,6 +17,9 @@ def livez() -> Response:
 
 @blueprint.get("/readyz")
 def readyz() -> Response:
-    """503 while the database is away."""
-    parts().db.ping()
-    return Response("ready\n", mimetype="text/plain")
+    """503 while the database is away. Without Redis all goes on, so then it only says so."""
+    app = parts()
+    app.db.ping()
+    degraded = app.redis is not None and app.redis.is_away
+    text = "ready, degraded: redis is away\n" if degraded else "ready\n"
+    return Response(text, mimetype="text/plain")

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from mmap import mmap
 from pathlib import Path
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from flask import Request, current_app, g, request
 
@@ -36,6 +36,9 @@ from agentapp.turns.heartbeat import Heartbeat
 from agentapp.turns.service import TurnService
 from agentapp.web.admin_stores import AdminStores
 
+if TYPE_CHECKING:
+    from agentapp.storage.redis_client import Redis
+
 log = logging.getLogger(__name__)
 
 
@@ -50,6 +53,7 @@ class Parts:
     settings: Settings
     binder: ThreadBinder
     db: Database
+    redis: Redis | None
     room: Room
     accounts: Accounts
     logins: Logins
@@ -96,6 +100,8 @@ class Parts:
         if write_token is not None:
             self.db.share_writing(write_token)
         self.turns.kit.traces.start()
+        if self.redis is not None:
+            self.redis.start()
         threads = threads or self.settings.threads
         self.turns.start(threads, self.settings.threads_reserved)
         self.cleaning.wake()
@@ -129,6 +135,8 @@ class Parts:
         self.cleaning.close()
         self.turns.close()
         self.turns.kit.traces.close()
+        if self.redis is not None:
+            self.redis.close()
         self.db.close()
 
 

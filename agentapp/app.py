@@ -49,6 +49,7 @@ from agentapp.storage.logins import Logins, SeenLogins
 from agentapp.storage.minute_counts import IsolationScore, MinuteCountStore
 from agentapp.storage.notes import Notes
 from agentapp.storage.redis_choice import WatchRedis, find_redis
+from agentapp.storage.redis_mailboxes import RedisMailboxes
 from agentapp.storage.retention_parts import (
     make_all_chats,
     make_clean_up,
@@ -199,6 +200,7 @@ def make_parts(settings: Settings, team: Team) -> Parts:
                 *webhook_jobs(settings, db, binder),
                 *([ScheduledJob(WatchRedis(redis), every=STORE_SECONDS)] if redis else ()),
             ),
+            mailboxes=RedisMailboxes(redis) if redis else None,
         ),
         telemetry=telemetry,
         open_requests=OpenRequests(),

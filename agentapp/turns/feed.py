@@ -39,8 +39,8 @@ class NumberedEvent:
 
 
 class Feed:
-    """One turn's events, and any number of subscriptions read them. Where the turn is played one thread adds to
-    it, and calls ``grew``. Elsewhere events come in two ways, from its worker and from the database.
+    """One turn's events, and any number of subscriptions read them. Where the turn is played, one thread adds
+    to it and calls ``grew``. Elsewhere events come in two ways: from its worker and from the database.
     """
 
     def __init__(self, scope: Scope, turn_id: str) -> None:
@@ -83,8 +83,8 @@ class Feed:
         return numbered
 
     def add_from(self, first: int, events: Sequence[Event]) -> bool:
-        """Add what is new of these, the first of which has the number ``first``. False, and nothing is added, if
-        there are others before them that are missing.
+        """Add what is new of these, the first of which has the number ``first``. False, and nothing is added,
+        if there are others before them that are missing.
         """
         with self._changed:
             known = self.length + 1 - first

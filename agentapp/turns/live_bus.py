@@ -1,7 +1,7 @@
-"""The live bus: how events and requests to stop go from worker to worker in milliseconds, without the database.
+"""The live bus: how events and requests to stop go from worker to worker in milliseconds.
 
-It only hurries. Whatever it carries is in the database too, or comes into it; while it is down, the heartbeat
-does the same at every beat.
+Whatever it carries is in the database too, or comes into it. While it is down, the heartbeat does the same at
+every beat.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 class LiveBus(Protocol):
     @property
     def is_up(self) -> bool:
-        """Whether what others ask of this worker arrives at once. If not, the heartbeat has to look for it."""
+        """Whether what others ask of this worker arrives at once. If not, the heartbeat looks for it."""
 
     def wake(self) -> None:
         """Begin, if it has not begun in this process."""
@@ -64,9 +64,9 @@ class NoLiveBus:
     def close(self) -> None: ...
 
 
-class MailBus:
-    """A `LiveBus` of mailboxes. Two threads, however many turns there are: one sends for all of them, one reads
-    this worker's mailbox. Nobody else ever waits for the mailboxes.
+class MailBus:  # agentapp: shared ok - behind its lock, or changed by one of its two threads alone
+    """A `LiveBus` of mailboxes. Two threads, however many turns there are: one sends for all of them, one
+    reads this worker's mailbox. Nobody else ever waits for the mailboxes.
     """
 
     def __init__(
@@ -139,7 +139,7 @@ class MailBus:
             self._closing.wait(TOGETHER_SECONDS if self._sends else RETRY_SECONDS)
         if self._sends:
             self._send_new()
-            self._try("closing", self._mailboxes.put, [self._empty_letter()])
+            self._put([self._empty_letter()])  # so that the other thread does not wait
 
     def _send_new(self) -> None:
         self._wake.clear()
@@ -153,10 +153,17 @@ class MailBus:
         messages += [(each.reader.worker, each.piece) for each in pieces]
         if messages or not self._sends:
             # While they are away, a letter to itself shows whether the mailboxes are back.
-            letters = _letters(messages) or [self._empty_letter()]
-            self._sends = self._try("sending", self._mailboxes.put, letters) is not None
+            self._sends = self._put(_letters(messages) or [self._empty_letter()])
             if self._sends:
                 self._passed_on.has_sent(pieces)
+
+    def _put(self, letters: Sequence[tuple[str, str]]) -> bool:
+        try:
+            self._mailboxes.put(letters)
+        except Exception as error:
+            self._note_failure(error)
+            return False
+        return True
 
     def _empty_letter(self) -> tuple[str, str]:
         """To itself."""
@@ -165,8 +172,10 @@ class MailBus:
     def _read_all(self) -> None:
         worker = self._leases.worker()
         while not self._closing.is_set():
-            letters = self._try("reading", self._mailboxes.take, worker, TAKE_SECONDS)
-            if letters is None:
+            try:
+                letters = self._mailboxes.take(worker, TAKE_SECONDS)
+            except Exception as error:
+                self._note_failure(error)
                 self._reads = False
                 self._closing.wait(RETRY_SECONDS)
                 continue
@@ -176,16 +185,11 @@ class MailBus:
             if letters:
                 self._read(letters)
 
-    def _try(self, what: str, call: Callable[P, Sequence[T]], *args: P.args, **kwargs: P.kwargs) -> Sequence[T] | None:
-        """None if that did not work. Then whoever reads a turn of another worker here is told by the heartbeat."""
-        try:
-            return call(*args, **kwargs)
-        except StorageUnavailable:
-            pass  # whoever knows the mailboxes has told that they are away
-        except Exception as error:
-            log.error("the live bus: %s has failed: %s", what, described(error))
+    def _note_failure(self, error: Exception) -> None:
+        """Whoever reads a turn of another worker here is told by the heartbeat from now on."""
+        if not isinstance(error, StorageUnavailable):  # that the mailboxes are away is in the log already
+            log.error("the live bus fails: %s", described(error))
         self._remote.expect_nothing()
-        return None
 
     def _read(self, letters: Sequence[str]) -> None:
         """What ends turns here comes last: for that the database is asked, and it may be slow."""

@@ -19,8 +19,8 @@ from agentapp.turns.values import NewEvents, Spent
 @dataclass(slots=True)
 class LocalTurn:
     """``written`` is how many of its events are stored, ``stored`` what it had spent when something was
-    stored last, ``calls`` how many calls of a model are in that at least: the first one is stored with what was
-    reserved. Only the heartbeat changes them.
+    stored last, ``calls`` how many calls of a model are in that at least: the first one is stored with what
+    was reserved. Only the heartbeat changes them.
 
     ``player`` is who pulls the turn. Without one it has a thread of its own.
     """
@@ -35,14 +35,14 @@ class LocalTurn:
     @property
     def has_new_call(self) -> bool:
         """Whether a call has begun of which nothing is stored. It would cost nobody if the worker died."""
-        return self.turn.calls > self.calls
+        return self.turn.calls_begun > self.calls
 
     def unwritten(self) -> NewEvents | None:
         """What is to be stored next. The same until it `has_written` it: whoever stores it may not know
         whether that has worked, and must not store other events in its place.
         """
         if self._offered[0] is None:
-            calls = self.turn.calls
+            calls = self.turn.calls_begun
             self._offered = self.turn.unwritten(self.written, self.stored), calls
         return self._offered[0]
 

@@ -1,8 +1,8 @@
-"""What workers tell each other at once, without the database: the messages, and the mailboxes they go through.
+"""What workers tell each other about turns: the messages, and the mailboxes they go through.
 
-Every worker has one mailbox, named after it. A letter is a list of messages as JSON. Nothing depends on a letter
-that gets lost: who follows a turn asks again and again for what comes next, and a request to stop is in the
-database too.
+Every worker has one mailbox, named after it. A letter is a list of messages as JSON. Nothing depends on a
+letter that gets lost: who follows a turn asks again and again for what comes next, and a request to stop is
+in the database too.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ class Owner(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Follow:
-    """To the worker that plays a turn: somebody reads it at the worker ``reader``, which has its events up to the
-    number ``after``.
+    """To the worker that plays a turn: somebody reads it at the worker ``reader``, which has its events up to
+    the number ``after``.
     """
 
     turn_id: str
@@ -50,8 +50,8 @@ class Stop:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """To a worker that follows a turn: events of it, the first of which has the number ``first``. There are none
-    if the worker asked and nothing is new. ``is_over`` says that the database has the turn's end.
+    """To a worker that follows a turn: events of it, the first of which has the number ``first``. There are
+    none if the worker asked and nothing is new. ``is_over`` says that the database has the turn's end.
     """
 
     turn_id: str
@@ -69,8 +69,8 @@ class Mailboxes(Protocol):
         """Each is for the worker that it names. Raises `StorageUnavailable` if they may not have arrived."""
 
     def take(self, worker: str, seconds: float) -> Sequence[str]:
-        """The letters for that worker, each once; mostly. If there are none, wait for so long. One thread of that
-        worker does this. Raises `StorageUnavailable`.
+        """The letters for that worker, mostly each once. If there are none, wait for so long. One thread of
+        that worker does this. Raises `StorageUnavailable`.
         """
 
 

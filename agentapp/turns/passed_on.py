@@ -43,7 +43,7 @@ class PassedOn:
             return len(self._readers)
 
     def follow(self, feed: Feed, worker: str, after: int, now: float) -> None:
-        """That worker has its events up to the number ``after``, whatever was sent to it: a letter may be lost."""
+        """That worker has its events up to ``after``, whatever was sent to it: a letter may be lost."""
         known, until = max(0, min(after, feed.length)), now + FOLLOWS_SECONDS
         with self._lock:
             reader = self._readers.setdefault((feed.turn_id, worker), _Reader(feed, worker, known, until))

@@ -1,6 +1,7 @@
 """Turns that other workers play and somebody reads here: their feeds, filled together.
 
-Their workers tell what is new, if there is a live bus. Those of which nothing is heard are read from the database.
+If there is a live bus, their workers tell what is new. Those of which nothing is heard are read from the
+database.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ LOOK_SECONDS = 2.0
 
 @dataclass(slots=True)
 class _RemoteFeed:
-    """``worker`` plays it, as far as that is known. ``stored`` is how many events were read from the database,
-    and ``heard`` when its worker was heard of last.
+    """``worker`` plays it, as far as that is known. ``stored`` is how many events were read from the
+    database, and ``heard`` when its worker was heard of last.
     """
 
     feed: Feed
@@ -37,7 +38,7 @@ class _RemoteFeed:
     heard: float = float("-inf")
 
 
-class RemoteTurns:
+class RemoteTurns:  # agentapp: shared ok - behind its lock; the two times are each written by one thread
     def __init__(
         self, store: TurnStore, live: LiveTurnStore, report: Callable[[IsolationViolated], None]
     ) -> None:
@@ -82,8 +83,8 @@ class RemoteTurns:
             return [(each.worker, each.feed) for each in self._feeds.values() if each.worker is not None]
 
     def receive(self, piece: Piece, now: float) -> Feed | None:
-        """What the worker of a turn says of it. If it does not fit, because what comes before was lost, nothing
-        is added, and this is the feed that it should go to.
+        """What the worker of a turn says of it. If it does not fit, because what comes before was lost,
+        nothing is added, and this is the feed that it should go to.
         """
         with self._lock:
             remote = self._feeds.get(piece.turn_id)
@@ -92,7 +93,8 @@ class RemoteTurns:
         if piece.owner != Owner.of(remote.feed.scope):
             self._refuse(remote.feed.scope, piece.turn_id)
             return None
-        remote.heard = now
+        if not piece.is_over:  # if the database knows nothing of its end, that is where to look for more
+            remote.heard = now
         return None if remote.feed.add_from(piece.first, piece.events) else remote.feed
 
     def expect_nothing(self) -> None:

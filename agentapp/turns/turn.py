@@ -130,10 +130,8 @@ class Turn(Iterator[NumberedEvent | None]):
         return NewEvents(self.scope, self.id, written + 1, new, spent)
 
     @property
-    def calls(self) -> int:
-        """From any thread: how many calls of a model it has begun."""
-        loop = self._loop
-        return loop.calls if loop else 0
+    def calls_begun(self) -> int:
+        return getattr(self._loop, "calls", 0)
 
     def _spent_so_far(self) -> Spent:
         """From any thread: what is charged if the worker dies now."""

@@ -30,7 +30,8 @@ class LocalTurn:
     written: int = 0
     stored: Spent | None = None
     calls: int = 1
-    _offered: tuple[NewEvents | None, int] = (None, 1)
+    _offered: NewEvents | None = None
+    _calls_offered: int = 1
 
     @property
     def has_new_call(self) -> bool:
@@ -41,16 +42,16 @@ class LocalTurn:
         """What is to be stored next. The same until it `has_written` it: whoever stores it may not know
         whether that has worked, and must not store other events in its place.
         """
-        if self._offered[0] is None:
-            calls = self.turn.calls_begun
-            self._offered = self.turn.unwritten(self.written, self.stored), calls
-        return self._offered[0]
+        if self._offered is None:
+            self._calls_offered = self.turn.calls_begun
+            self._offered = self.turn.unwritten(self.written, self.stored)
+        return self._offered
 
     def has_written(self, new: NewEvents) -> None:
         self.written += len(new.events)
         self.stored = new.spent
-        self.calls = max(self.calls, self._offered[1])
-        self._offered = None, 1
+        self.calls = max(self.calls, self._calls_offered)
+        self._offered = None
 
 
 class LocalTurns:

@@ -27,8 +27,9 @@ from agentapp.turns.stores import LiveTurnStore
 
 TAKE_SECONDS = 1.0  # how long one look into the mailbox waits for a letter
 RETRY_SECONDS = 1.0  # while the mailboxes are away
-# What turns say within this time goes out together: under load, fifty times a second for all of them.
-TOGETHER_SECONDS = 0.02
+# What turns say within this time goes out together. After sending took long, it is so many times as long.
+TOGETHER_SECONDS = 0.01
+REST = 4
 
 log = logging.getLogger(__name__)
 
@@ -135,8 +136,10 @@ class MailBus:  # agentapp: shared ok - behind its lock, or changed by one of it
     def _send_all(self) -> None:
         while not self._closing.is_set():
             self._wake.wait(ASK_SECONDS)
+            began = time.monotonic()
             self._send_new()
-            self._closing.wait(TOGETHER_SECONDS if self._sends else RETRY_SECONDS)
+            took = time.monotonic() - began
+            self._closing.wait(max(TOGETHER_SECONDS, REST * took) if self._sends else RETRY_SECONDS)
         if self._sends:
             self._send_new()
             self._put([self._empty_letter()])  # so that the other thread does not wait

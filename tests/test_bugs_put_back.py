@@ -1238,7 +1238,7 @@ BUGS = (
     Bug(
         "hot statements that do not ask whether the schema fits",
         "agentapp/storage/db.py",
-        "        self.schema.require()\n        if self._kept_writers is not None:\n",
+        "        self._require_usable()\n        if self._kept_writers is not None:\n",
         "        if self._kept_writers is not None:\n",
         "tests/storage/test_compatibility.py"
         "::test_a_worker_does_not_touch_a_database_that_does_not_fit_until_it_does_again[sqlite-older]",
@@ -1287,6 +1287,99 @@ BUGS = (
         "        pass\n",
         "tests/storage/test_compatibility.py"
         "::test_a_revision_that_only_adds_leaves_who_fits_and_one_that_takes_away_says_it[sqlite]",
+    ),
+    Bug(
+        "a connection to Redis that is used again before its answer has come",
+        "agentapp/storage/redis_connection.py",
+        "            self.drop(connection)\n            raise\n",
+        "            self.give_back(connection)\n            raise\n",
+        "tests/storage/test_redis_client.py"
+        "::test_a_call_that_is_interrupted_before_its_answer_leaves_nothing_to_the_next",
+    ),
+    Bug(
+        "connections to Redis that a child shares with its parent",
+        "agentapp/storage/redis_client.py",
+        "        if here.pid != os.getpid():\n",
+        "        if here is None:\n",
+        "tests/storage/test_redis_client.py::test_nothing_is_shared_over_a_fork",
+    ),
+    Bug(
+        "a key in Redis that is made of ids with a separator in them",
+        "agentapp/storage/redis_client.py",
+        'part.replace("%", "%25").replace(":", "%3A") for part in parts',
+        "part for part in parts",
+        "tests/sessions/test_sessions.py::test_one_session_is_never_another[redis]",
+    ),
+    Bug(
+        "a session's messages numbered without a lock",
+        "agentapp/sessions/sql_sessions.py",
+        ".where(_of(KEPT, key)).with_for_update()\n        while True:",
+        ".where(_of(KEPT, key))\n        while True:",
+        "tests/sessions/test_sessions.py"
+        "::test_of_two_processes_that_append_nothing_is_lost_and_the_order_is_kept[postgresql]",
+    ),
+    Bug(
+        "a session whose version goes unlooked at when it is saved",
+        "agentapp/sessions/redis_sessions.py",
+        "if (current or '0') ~= ARGV[3] then",
+        "if false then",
+        "tests/sessions/test_sessions.py::test_of_many_threads_that_save_exactly_one_wins_each_round[redis]",
+    ),
+    Bug(
+        "events of another chat taken from another worker",
+        "agentapp/turns/remote.py",
+        "        if piece.owner != Owner.of(remote.feed.scope):\n",
+        "        if not piece.owner:\n",
+        "tests/turns/test_live_bus.py::test_events_of_somebody_else_are_refused_and_reported",
+    ),
+    Bug(
+        "anybody's turn stopped and followed by a letter to its worker",
+        "agentapp/turns/live_bus.py",
+        "        if feed is None or Owner.of(feed.scope) == message.owner:\n",
+        "        if True:\n",
+        "tests/turns/test_live_bus.py::test_nobody_elses_turn_can_be_stopped_or_followed_by_a_letter",
+    ),
+    Bug(
+        "events that come twice are told twice",
+        "agentapp/turns/feed.py",
+        "                self._extend(events[known:])\n",
+        "                self._extend(events)\n",
+        "tests/turns/test_live_bus.py::test_letters_that_come_again_or_too_late_double_nothing",
+    ),
+    Bug(
+        "events told although some before them are lost",
+        "agentapp/turns/feed.py",
+        "            if known < 0:\n",
+        "            if known is None:\n",
+        "tests/turns/test_live_bus.py::test_letters_that_come_again_or_too_late_double_nothing",
+    ),
+    Bug(
+        "a turn that was heard of once is never again looked for in the database",
+        "agentapp/turns/remote.py",
+        "            remote.heard = now\n",
+        '            remote.heard = float("inf")\n',
+        "tests/turns/test_live_bus.py::test_a_worker_that_plays_without_redis_is_read_from_the_database[postgresql]",
+    ),
+    Bug(
+        "events stored seldom although Redis is away",
+        "agentapp/turns/jobs.py",
+        "        return just_written and self._bus.is_up and not any(each.has_new_call for each in turns)\n",
+        "        return just_written and not any(each.has_new_call for each in turns)\n",
+        "tests/turns/test_live_bus.py::test_with_the_bus_events_are_stored_less_often_but_calls_of_the_model_at_once",
+    ),
+    Bug(
+        "what was sent to a Redis that was flushed is not sent again",
+        "agentapp/turns/passed_on.py",
+        "            reader.sent, reader.until, reader.waits = known, until, True\n",
+        "            reader.until, reader.waits = until, True\n",
+        "tests/turns/test_live_bus.py::test_who_does_not_ask_any_more_is_told_no_more",
+    ),
+    Bug(
+        "a letter to another worker that nobody removes",
+        "agentapp/storage/redis_mailboxes.py",
+        '            commands.append(("EXPIRE", key, KEPT_SECONDS))\n',
+        "",
+        "tests/turns/test_live_bus.py::test_nothing_stays_in_redis",
     ),
 )
 

@@ -1230,7 +1230,7 @@ BUGS = (
         "limits by the clock of each host",
         "agentapp/app.py",
         "Guardrails(registry, settings.provider, clock.now)",
-        "Guardrails(registry, settings.provider, clock._wall)",
+        "Guardrails(registry, settings.provider, lambda: clock._wall())",
         "tests/turns/test_hosts_apart.py::test_a_rate_is_kept_over_both[30s-postgresql]",
     ),
     Bug(

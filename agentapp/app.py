@@ -52,6 +52,8 @@ from agentapp.storage.live_turns import SqlLiveTurnStore
 from agentapp.storage.logins import Logins, SeenLogins
 from agentapp.storage.minute_counts import IsolationScore, MinuteCountStore
 from agentapp.storage.notes import Notes
+from agentapp.storage.postgres_options import PostgresOptions
+from agentapp.storage.readiness import Readiness
 from agentapp.storage.retention_parts import (
     make_all_chats,
     make_clean_up,
@@ -127,6 +129,7 @@ def make_parts(settings: Settings, team: Team) -> Parts:
         settings.db_statement_timeout,
         settings.disk_reserve_bytes,
         telemetry=telemetry,
+        postgres=PostgresOptions.of(settings),
     )
     room = Room(db, StorageQuota(settings.storage_user_bytes, settings.storage_tenant_bytes))
     accounts, chats, cells, seen_logins = Accounts(db), Chats(db, room), CellStore(db), SeenLogins(db)
@@ -174,6 +177,7 @@ def make_parts(settings: Settings, team: Team) -> Parts:
         settings=settings,
         binder=binder,
         db=db,
+        readiness=Readiness(db),
         room=room,
         accounts=accounts,
         logins=Logins(db),

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 from datetime import UTC, datetime
 from typing import Any, NamedTuple, Protocol
 
-from sqlalchemy import Engine, event
+from sqlalchemy import Connection, Engine, event
 from sqlalchemy.orm import Session
 
 # By so many seconds a second a clock runs wrong at most, also while NTP corrects it.
@@ -137,6 +137,12 @@ class DatabaseClock:  # agentapp: shared ok - a reading takes the place of the o
             return None
         apart = f"{abs(ahead):.1f} s {'ahead of' if ahead > 0 else 'behind'} the database server's"
         return f"this host's clock is {apart}: keep both in step (NTP)"
+
+    def problem_by(self, connection: Connection) -> str | None:
+        """The same after another look at the database's clock."""
+        if self._ask is not None:
+            self.read(connection.exec_driver_sql)
+        return self.problem()
 
 
 def now_in(db: Session) -> datetime:

@@ -1381,6 +1381,63 @@ BUGS = (
         "",
         "tests/turns/test_live_bus.py::test_nothing_stays_in_redis",
     ),
+    Bug(
+        "a host that goes by its own clock",
+        "agentapp/storage/clock.py",
+        "return self._wall() if reading is None else self._steady() + reading.ahead",
+        "return self._wall()",
+        "tests/storage/test_clock.py::test_the_time_is_asked_for_once_and_counted_on_from_there",
+    ),
+    Bug(
+        "limits by the clock of each host",
+        "agentapp/app.py",
+        "Guardrails(registry, settings.provider, clock.now)",
+        "Guardrails(registry, settings.provider, lambda: clock._wall())",
+        "tests/turns/test_hosts_apart.py::test_a_rate_is_kept_over_both[30s-postgresql]",
+    ),
+    Bug(
+        "leases by the clock of each host",
+        "agentapp/storage/live_turns.py",
+        '"until": db.clock.utc_now() + lease.length',
+        '"until": db.clock.utc_now() - timedelta(seconds=db.clock.now() - db.clock._wall()) + lease.length',
+        "tests/turns/test_hosts_apart.py::test_neither_takes_a_turn_of_the_other_for_abandoned[30s-postgresql]",
+    ),
+    Bug(
+        "the host's clock in a store",
+        "agentapp/storage/notes.py",
+        '"created_at": self._db.clock.utc_now()',
+        '"created_at": datetime.now(UTC)',
+        "tests/test_clocks.py::test_only_a_few_modules_look_at_the_hosts_clock[storage.notes]",
+    ),
+    Bug(
+        "the host's clock until the database is asked for something else",
+        "agentapp/storage/clock.py",
+        "        if self._reading is None and self._ask is not None:\n",
+        "        if False:\n",
+        "tests/storage/test_clock.py::test_nobody_decides_by_the_hosts_clock_while_the_database_is_away",
+    ),
+    Bug(
+        "a look at the database's clock that took long is believed",
+        "agentapp/storage/clock.py",
+        "newer if before is None else before.narrowed_by(newer)",
+        "newer",
+        "tests/storage/test_clock.py::test_a_reading_that_took_long_spoils_nothing",
+    ),
+    Bug(
+        "a database whose clock was set is not followed",
+        "agentapp/storage/clock.py",
+        "newer.at) if low <= high else newer",
+        "newer.at)",
+        "tests/storage/test_clock.py"
+        "::test_if_the_databases_clock_is_set_or_another_server_takes_over_that_is_the_time",
+    ),
+    Bug(
+        "a cookie that a host has signed a moment ahead is refused",
+        "agentapp/web/dated_signer.py",
+        "    return now - signed_at > max_age\n",
+        "    return not 0 <= now - signed_at <= max_age\n",
+        "tests/web/test_sessions.py::test_a_cookie_that_a_host_ahead_has_signed_counts_at_once[1]",
+    ),
 )
 
 

@@ -48,7 +48,7 @@ from agentapp.storage.live_turns import SqlLiveTurnStore
 from agentapp.storage.logins import Logins, SeenLogins
 from agentapp.storage.minute_counts import IsolationScore, MinuteCountStore
 from agentapp.storage.notes import Notes
-from agentapp.storage.redis_choice import WatchRedis, find_redis
+from agentapp.storage.redis_choice import find_redis
 from agentapp.storage.redis_mailboxes import RedisMailboxes
 from agentapp.storage.retention_parts import (
     make_all_chats,
@@ -198,7 +198,6 @@ def make_parts(settings: Settings, team: Team) -> Parts:
                 ScheduledJob(conditions, every=LOOK_SECONDS),
                 ScheduledJob(StoreAlerts(telemetry.pending_alerts, alerts), every=STORE_SECONDS),
                 *webhook_jobs(settings, db, binder),
-                *([ScheduledJob(WatchRedis(redis), every=STORE_SECONDS)] if redis else ()),
             ),
             mailboxes=RedisMailboxes(redis) if redis else None,
         ),

@@ -25,19 +25,6 @@ def find_redis(url: str | None, secret_key: str) -> Redis | None:
     return Redis(url, prefix_for(secret_key))
 
 
-class WatchRedis:
-    """A job of the heartbeat: what says whether Redis is there shall be true also while nobody uses it."""
-
-    name = "watch redis"
-
-    def __init__(self, redis: Redis) -> None:
-        self._redis = redis
-
-    def run(self, now: float) -> bool:
-        self._redis.look()
-        return False
-
-
 def prefix_for(secret_key: str) -> str:
     """All hosts of one installation have the same secret key, and two that share a Redis do not."""
     digest = hmac.new(secret_key.encode(), b"agentapp: keys in Redis", hashlib.sha256).hexdigest()

@@ -6,17 +6,20 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
+import secrets
 import threading
+import weakref
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from queue import Empty, SimpleQueue
 from typing import Any
 
 from redis.exceptions import NoScriptError
 
 from agentapp.errors import RedisAway
 from agentapp.storage.redis_check import is_about_all_commands, problem_of, said
-from agentapp.storage.redis_connection import NO_ANSWER, Argument, Command, Pool, dialer
+from agentapp.storage.redis_connection import CALL_SECONDS, NO_ANSWER, Argument, Command, Pool, dialer
 
 PROBE_SECONDS = 1.0  # how often it is tried while it is away
 CONNECTIONS = 64  # of one process, at most
@@ -37,18 +40,81 @@ class Script:
         object.__setattr__(self, "digest", digest)
 
 
-class _Process:
+class _Process:  # agentapp: shared ok - one field at a time is replaced, by what is true just then
     """What one process has of a `Redis`. A child that is forked begins with one of its own."""
 
-    def __init__(self, pool: Pool) -> None:
-        self.pid, self.pool = os.getpid(), pool
+    def __init__(self, pool: Pool, probe_key: str) -> None:
+        self.pid, self.pool, self._probe_key = os.getpid(), pool, probe_key
         self.away: str | None = NOT_TRIED  # why; None while all is well
-        self.watcher: threading.Thread | None = None
-        self.state = threading.Lock()  # around changes of the two above, never while anybody waits for Redis
-        self.trying = threading.Lock()
+        self.is_closed = False
+        self.wake: SimpleQueue[None] = SimpleQueue()
+        self._trying = threading.Lock()
+        self._watcher: threading.Thread | None = None
+
+    def try_first_time(self) -> None:
+        """Those who come meanwhile wait for the first."""
+        with self._trying:
+            if self.away == NOT_TRIED:
+                self.watch()
+                self.note(problem_of(self.pool, self._probe_key))
+
+    def watch(self) -> None:
+        """From now on look once a second, also while nobody calls. Ends when this is of no use any more."""
+        if self._watcher is None:
+            self._watcher = threading.Thread(
+                target=_watch, args=(weakref.ref(self),), name="agentapp-redis-watcher", daemon=True
+            )
+            self._watcher.start()
+
+    def look(self) -> None:
+        with self._trying:
+            if self.away is not None or not self._answers():
+                self.note(problem_of(self.pool, self._probe_key))
+
+    def _answers(self) -> bool:
+        try:
+            self.pool.exchange([("PING",)])
+        except NO_ANSWER:
+            return False
+        return True
+
+    def note(self, why_away: str | None) -> None:
+        if self.is_closed:
+            return
+        before, self.away = self.away, why_away
+        if why_away is None and before is not None:
+            log.info("Redis is there")
+        if why_away is None:
+            return
+        self.pool.clear()
+        if before is None:
+            self.wake.put(None)  # When Redis was restarted, only the connections to it are lost.
+        if before in (None, NOT_TRIED):
+            log.warning("Redis is away, and everything goes on without it: %s", why_away)
+
+    def close(self) -> None:
+        self.is_closed = True
+        self.wake.put(None)
+        if self._watcher is not None:
+            self._watcher.join()
+        self.away = CLOSED
+        self.pool.clear()
 
 
-class Redis:
+def _watch(found: weakref.ref[_Process]) -> None:
+    """What nobody uses any more is not kept by this."""
+    while True:
+        here = found()
+        if here is None or here.is_closed:
+            return
+        here.look()
+        wake = here.wake
+        del here
+        with suppress(Empty):
+            wake.get(timeout=PROBE_SECONDS)
+
+
+class Redis:  # agentapp: shared ok - changed once in a process, after a fork
     """May be shared by all threads, and made before a fork: nothing is opened before the first call.
 
     A call takes half a second at most, besides what its command itself waits. It is tried once: if no answer
@@ -56,11 +122,17 @@ class Redis:
     until a thread of ours, which tries once a second, finds that all is well again.
     """
 
-    def __init__(self, url: str, prefix: str = "agentapp:", *, connections: int = CONNECTIONS) -> None:
+    def __init__(
+        self,
+        url: str,
+        prefix: str = "agentapp:",
+        *,
+        connections: int = CONNECTIONS,
+        call_seconds: float = CALL_SECONDS,
+    ) -> None:
         self.prefix = prefix
-        self._dial, self._connections = dialer(url), connections
+        self._dial, self._connections = dialer(url, call_seconds), connections
         self._process = self._new_process()
-        self._closed = threading.Event()
 
     @property
     def is_away(self) -> bool:
@@ -95,24 +167,11 @@ class Redis:
 
     def start(self) -> None:
         """Find out in the background whether it is there. Otherwise the first call does."""
-        here = self._here()
-        if here.away == NOT_TRIED:
-            self._watch(here)
-
-    def look(self) -> None:
-        """Find out whether it is still there, also if nobody calls."""
-        with suppress(RedisAway):
-            self.call("PING")
+        self._here().watch()
 
     def close(self) -> None:
         """For good."""
-        self._closed.set()
-        here = self._here()
-        watcher = here.watcher
-        if watcher is not None:
-            watcher.join()
-        here.away = CLOSED
-        here.pool.clear()
+        self._here().close()
 
     def _here(self) -> _Process:
         """Nothing is shared over a fork, not even a lock: if it was held just then, it would be for ever."""
@@ -122,67 +181,23 @@ class Redis:
         return here
 
     def _new_process(self) -> _Process:
-        return _Process(Pool(self._dial, self._connections))
+        return _Process(Pool(self._dial, self._connections), self.key("probe", secrets.token_hex(8)))
 
     def _answers(self, commands: Sequence[Command], wait: float = 0.0) -> list[Any]:
         here = self._here()
+        if here.away == NOT_TRIED:
+            here.try_first_time()
         if here.away is not None:
-            self._begin(here)
+            raise RedisAway(f"Redis is away: {here.away}")
         try:
             return here.pool.exchange(commands, wait)
         except NO_ANSWER as error:
-            self._note(here, said(error))
+            here.note(said(error))
             raise RedisAway(f"Redis is away: {said(error)}") from error
-
-    def _begin(self, here: _Process) -> None:
-        """The first call finds out whether this Redis can be used. Those that come meanwhile wait."""
-        if here.away == NOT_TRIED:
-            with here.trying:
-                if here.away == NOT_TRIED:
-                    self._note(here, self._problem(here))
-        if here.away is not None:
-            raise RedisAway(f"Redis is away: {here.away}")
 
     def _accepted(self, answer: Any) -> Any:
         if not isinstance(answer, Exception):
             return answer
         if is_about_all_commands(answer):
-            self._note(self._here(), said(answer))
+            self._here().note(said(answer))
         raise RedisAway(f"Redis refused: {said(answer)}") from answer
-
-    def _note(self, here: _Process, why_away: str | None) -> None:
-        if self._closed.is_set():
-            return
-        with here.state:
-            before, here.away = here.away, why_away
-        if why_away is not None:
-            here.pool.clear()
-            self._watch(here)
-            if before in (None, NOT_TRIED):
-                log.warning("Redis is away, and everything goes on without it: %s", why_away)
-        elif before is not None:
-            log.info("Redis is there")
-
-    def _watch(self, here: _Process) -> None:
-        """Begin to try once a second, unless that is being done."""
-        with here.state:
-            if here.watcher is None and not self._closed.is_set():
-                name = "agentapp-redis-watcher"
-                watcher = threading.Thread(target=self._try_until_there, args=(here,), name=name, daemon=True)
-                watcher.start()
-                here.watcher = watcher
-
-    def _try_until_there(self, here: _Process) -> None:
-        """At first at once: when Redis was restarted, only the connections to it are lost."""
-        while not self._closed.is_set():
-            with here.trying:
-                problem = self._problem(here) if here.away is not None else None
-                self._note(here, problem)
-            with here.state:
-                if here.away is None:
-                    here.watcher = None
-                    return
-            self._closed.wait(PROBE_SECONDS)
-
-    def _problem(self, here: _Process) -> str | None:
-        return problem_of(here.pool, self.key("probe", os.urandom(8).hex()))

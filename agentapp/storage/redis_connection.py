@@ -39,8 +39,8 @@ NO_ANSWER = (NotConnected, TooLate, OSError)
 class Dialed:
     """One connection. It is in the hands of one call at a time, and closed unless that call was answered."""
 
-    def __init__(self, connection: Any) -> None:
-        self._connection = connection
+    def __init__(self, connection: Any, seconds: float) -> None:
+        self._connection, self._seconds = connection, seconds
         self.used_at = time.monotonic()
 
     def connect(self) -> None:
@@ -68,9 +68,9 @@ class Dialed:
             packed = connection.pack_commands(commands)
         except DataError as error:
             raise TypeError(f"{error}") from error
-        ends = time.monotonic() + wait + CALL_SECONDS * 2
+        ends = time.monotonic() + wait + 2 * self._seconds
         connection.send_packed_command(packed)
-        if wait and not connection.can_read(timeout=wait + CALL_SECONDS):
+        if wait and not connection.can_read(timeout=wait + self._seconds):
             raise TimeoutError("no answer")
         answers = []
         for _ in commands:
@@ -84,23 +84,23 @@ class Dialed:
         try:
             return self._connection.read_response()
         except ResponseError as error:  # It was read whole, and is the answer to this one command.
-            return error
+            return error.with_traceback(None)  # Otherwise it would keep everything that its callers hold.
 
 
-def dialer(url: str) -> Callable[[], Dialed]:
-    """Makes connections that are not open yet. Their time-outs are ours, and they try nothing twice."""
+def dialer(url: str, seconds: float = CALL_SECONDS) -> Callable[[], Dialed]:
+    """Makes connections that are not open yet. ``seconds`` is for an answer. Nothing is tried twice."""
     options: dict[str, Any] = dict(parse_url(url))  # type: ignore[no-untyped-call]
     make = options.pop("connection_class", Connection)
     if url.startswith("rediss:"):
         options = {"ssl_check_hostname": True} | options  # redis-py before 6.0 would not
     options |= {
         "socket_connect_timeout": CONNECT_SECONDS,
-        "socket_timeout": CALL_SECONDS,
+        "socket_timeout": seconds,
         "socket_keepalive": True,
         "protocol": 2,
         "retry": Retry(NoBackoff(), 0),
     }
-    return lambda: Dialed(make(**options))
+    return lambda: Dialed(make(**options), seconds)
 
 
 class Pool:
@@ -114,11 +114,11 @@ class Pool:
         self.pid = os.getpid()
         self._dial, self._most = dial, most
         self._idle: deque[Dialed] = deque()  # used last, taken first
-        self._living: weakref.WeakSet[Dialed] = weakref.WeakSet()
+        self._made: list[weakref.ref[Dialed]] = []  # those that nobody holds any more are closed
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
-        return len(self._living)
+        return sum(connection() is not None for connection in self._made)
 
     def exchange(self, commands: Sequence[Command], wait: float = 0.0) -> list[Any]:
         """One answer for each command. An error that Redis answers is among them; others are `NO_ANSWER`."""
@@ -141,7 +141,7 @@ class Pool:
                     if idle.is_quiet():
                         return idle
                     self.drop(idle)
-            made = self._made()
+            made = self._new()
             if made is not None:
                 return made
             if time.monotonic() > ends:
@@ -153,7 +153,6 @@ class Pool:
         self._idle.append(connection)
 
     def drop(self, connection: Dialed) -> None:
-        self._living.discard(connection)
         connection.close()
 
     def clear(self) -> None:
@@ -161,15 +160,16 @@ class Pool:
             while True:
                 self.drop(self._idle.pop())
 
-    def _made(self) -> Dialed | None:
+    def _new(self) -> Dialed | None:
         with self._lock:
-            if len(self._living) >= self._most:
+            self._made = [made for made in self._made if made() is not None]
+            if len(self._made) >= self._most:
                 return None
-            made = self._dial()
-            self._living.add(made)
+            new = self._dial()
+            self._made.append(weakref.ref(new))
         try:
-            made.connect()
+            new.connect()
         except BaseException:
-            self.drop(made)
+            self.drop(new)
             raise
-        return made
+        return new

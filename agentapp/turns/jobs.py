@@ -20,8 +20,8 @@ from agentapp.turns.remote import RemoteTurns
 from agentapp.turns.stores import LiveTurnStore, LoginStore, SearchIndex, TurnStore
 
 RENEWALS_PER_LEASE = 4
-# How often events are stored while the live bus carries them. What was said since is lost, and not charged, if
-# the worker is killed.
+# How often events are stored while the live bus carries them. What was said since is lost, and costs nobody,
+# if the worker is killed.
 SECONDS_WITH_BUS = 1.0
 
 log = logging.getLogger(__name__)

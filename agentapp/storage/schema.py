@@ -9,6 +9,7 @@ from pathlib import Path
 from sqlalchemy import Connection, Engine, exc, inspect, text
 
 from agentapp.errors import SettingError, StartError, StorageUnavailable
+from agentapp.storage.copying.marker import UNFINISHED, is_marked
 from agentapp.storage.engines import make_engine
 
 # The newest revision in migrations/versions. It is written here, so that a worker can compare it without
@@ -71,7 +72,9 @@ def schema_problem(engine: Engine) -> str | None:
 
 def problem_in(connection: Connection) -> str | None:
     """The same, of a database that is open."""
-    return NO_FULL_TEXT if _lacks_full_text(connection) else _problem(_revisions(connection))
+    if _lacks_full_text(connection):
+        return NO_FULL_TEXT
+    return UNFINISHED if is_marked(connection) else _problem(_revisions(connection))
 
 
 @contextmanager
@@ -86,6 +89,8 @@ def migrating(url: str) -> Iterator[Connection]:
                     raise StartError(NO_FULL_TEXT)
                 _lock_postgresql(connection)
                 _refuse_newer(_revisions(connection))
+                if is_marked(connection):
+                    raise StartError(UNFINISHED)
                 yield connection
     except exc.DBAPIError as error:
         raise StartError(f"cannot migrate the database: {first_line(error)}") from error

@@ -36,7 +36,9 @@ def vacuum() -> None:
 @db.command()
 @click.argument("source", metavar="FROM")
 @click.argument("target", metavar="TO")
-@click.option("--restart", is_flag=True, help="Take out what an interrupted copy has put into TO, and begin anew.")
+@click.option(
+    "--restart", is_flag=True, help="Take out what an interrupted copy has put into TO, and begin anew."
+)
 def copy(source: str, target: str, restart: bool) -> None:
     """Copy everything from one database into another, empty one: SQLite to PostgreSQL, or back.
 

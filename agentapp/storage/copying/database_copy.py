@@ -17,7 +17,7 @@ from agentapp.storage.copying.places import (
     refuse_running,
 )
 from agentapp.storage.copying.rows import Row, checksum, read_rows
-from agentapp.storage.copying.tables import CopiedTable, copied_tables
+from agentapp.storage.copying.tables import copied_tables
 
 # One transaction has no more than this, and so has memory.
 BATCH_ROWS = 2_000
@@ -96,8 +96,8 @@ class DatabaseCopy:
         different = [each.table for each in compared if not each.is_equal]
         if different:
             raise BadRequest(
-                f"The copy is not the same as FROM in {', '.join(different)}: somebody has changed FROM since. "
-                "Stop every server that uses it, and run this again with --restart."
+                f"The copy is not the same as FROM in {', '.join(different)}: somebody has changed FROM "
+                "since. Stop every server that uses it, and run this again with --restart."
             )
         with self._source.snapshot() as connection:
             refuse_running(connection)
@@ -115,7 +115,9 @@ class DatabaseCopy:
                     "Give an empty database."
                 )
             if marker is not None and not schema.is_current(connection):
-                raise BadRequest("TO has an unfinished copy that another agentapp made: give an empty database.")
+                raise BadRequest(
+                    "TO has an unfinished copy that another agentapp made: give an empty database."
+                )
             return marker
 
     def _make_tables(self) -> None:

@@ -55,7 +55,9 @@ def read_marker(connection: Connection) -> Marker | None:
 def make_marker(connection: Connection, source: str, name: str) -> None:
     """Fails if there is one: two copies may not begin at once."""
     columns = ("source", "name", "at_table", "at_key")
-    connection.execute(text(f"CREATE TABLE {TABLE} ({', '.join(f'{each} TEXT NOT NULL' for each in columns)})"))
+    connection.execute(
+        text(f"CREATE TABLE {TABLE} ({', '.join(f'{each} TEXT NOT NULL' for each in columns)})")
+    )
     values = {"source": source, "name": name, "key": Place().stored_key}
     connection.execute(text(f"INSERT INTO {TABLE} VALUES (:source, :name, '', :key)"), values)  # noqa: S608
 

@@ -47,27 +47,25 @@ class Database:
         is_postgres = self.file is None
         if is_postgres:
             options |= {"isolation_level": "REPEATABLE READ", "postgresql_readonly": True}
-        with self._telling(), self.engine.connect().execution_options(**options) as connection:
-            with connection.begin():
-                _lift_limits(connection)
-                connection.execute(text("SELECT 1" if is_postgres else "SELECT count(*) FROM sqlite_master"))
-                yield connection
+        with self._opened(**options) as connection:
+            connection.execute(text("SELECT 1" if is_postgres else "SELECT count(*) FROM sqlite_master"))
+            yield connection
 
     @contextmanager
     def writing(self) -> Iterator[Connection]:
         """One transaction."""
         options = {"agentapp_migrates": True, "agentapp_writes": True}
-        with self._telling(), self.engine.connect().execution_options(**options) as connection:
-            with connection.begin():
-                _lift_limits(connection)
-                yield connection
+        with self._opened(**options) as connection:
+            yield connection
 
     @contextmanager
-    def _telling(self) -> Iterator[None]:
-        """Errors of the database in one line that says which of the two it is."""
+    def _opened(self, **options: Any) -> Iterator[Connection]:
+        """Errors of the database are one line that says which of the two it is."""
         driver_error: type[Exception] = self.engine.dialect.loaded_dbapi.Error
         try:
-            yield
+            with self.engine.connect().execution_options(**options) as connection, connection.begin():
+                _lift_limits(connection)
+                yield connection
         except exc.DBAPIError as error:
             raise StorageUnavailable(f"{self.role}: {schema.first_line(error)}") from error
         except driver_error as error:

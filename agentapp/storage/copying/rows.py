@@ -1,7 +1,7 @@
 """Rows of any of our tables as both databases have them in common, and their checksums.
 
-It is how SQLite stores them: a time is text in UTC, to the microsecond; a boolean is 0 or 1; JSON is its text.
-The words of an entry of the search are sorted.
+It is how SQLite stores them: a time is text in UTC, to the microsecond; a boolean is 0 or 1; JSON is its
+text. The words of an entry of the search are sorted.
 """
 
 from __future__ import annotations
@@ -47,16 +47,14 @@ def read_rows(connection: Connection, table: CopiedTable, after: Key = ()) -> It
     beyond = f" WHERE ({table.key_list}) > ({', '.join([mark] * len(after))})" if after else ""
     query = f'SELECT {", ".join(columns)} FROM "{table.name}"{beyond} ORDER BY {table.key_list}'  # noqa: S608
     rows = (_read_sqlite if is_sqlite else _read_postgres)(connection, query, after)
-    changes = {"words": _sorted_words, **({"time": _usual_time} if is_sqlite else {})}
+    changes: dict[Kind, Change] = {"words": _sorted_words, **({"time": _usual_time} if is_sqlite else {})}
     return changed(rows, table, changes)
 
 
 def changed(rows: Iterable[Row], table: CopiedTable, changes: Mapping[Kind, Change]) -> Iterator[Row]:
     """The same with every value changed that is of one of these kinds, and not null."""
     wanted = [
-        (place, changes[column.kind])
-        for place, column in enumerate(table.columns)
-        if column.kind in changes
+        (place, changes[column.kind]) for place, column in enumerate(table.columns) if column.kind in changes
     ]
     if not wanted:
         yield from rows
@@ -70,7 +68,7 @@ def changed(rows: Iterable[Row], table: CopiedTable, changes: Mapping[Kind, Chan
 
 
 def checksum(rows: Iterable[Row]) -> tuple[int, str]:
-    """How many there are, and a sum that does not depend on their order, which each database has of its own."""
+    """How many there are, and a sum that does not depend on their order: each database has one of its own."""
     count = total = 0
     for row in rows:
         digest = hashlib.blake2b(repr(row).encode(), digest_size=CHECKSUM_BYTES).digest()

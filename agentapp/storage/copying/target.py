@@ -100,7 +100,10 @@ def _insert_in_sqlite(connection: Connection, table: CopiedTable, rows: Sequence
 
 def _copy_into_postgres(connection: Connection, table: CopiedTable, rows: Sequence[Row]) -> None:
     driver: Any = connection.connection.dbapi_connection
-    with driver.cursor() as cursor, cursor.copy(f'COPY "{table.name}" ({table.column_list}) FROM STDIN') as copy:
+    with (
+        driver.cursor() as cursor,
+        cursor.copy(f'COPY "{table.name}" ({table.column_list}) FROM STDIN') as copy,
+    ):
         for row in changed(rows, table, _POSTGRES_WRITES):
             copy.write_row(row)
 

@@ -38,9 +38,9 @@ def _copy_rows(copying: DatabaseCopy) -> None:
     wanted, there = copying.count()
     if sys.stderr.isatty():
         with click.progressbar(
-            length=wanted, label="copying", show_pos=True, item_show_func=str, file=sys.stderr
+            length=wanted, label="copying", show_pos=True, item_show_func=_shown, file=sys.stderr
         ) as bar:
-            bar.update(there, "")
+            bar.update(there)
             for table, rows in copying.copy():
                 copied += rows
                 bar.update(rows, table)
@@ -50,6 +50,10 @@ def _copy_rows(copying: DatabaseCopy) -> None:
             click.echo(f"copied {rows:>11,}  {table}")
     seconds = max(time.monotonic() - began, 0.001)
     click.echo(f"copied {copied:,} rows in {seconds:.1f} s, {copied / seconds:,.0f} a second")
+
+
+def _shown(table: str | None) -> str:
+    return table or ""
 
 
 def _by_table(batches: Iterator[tuple[str, int]]) -> Iterator[tuple[str, int]]:

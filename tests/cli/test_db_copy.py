@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import pty
 import re
 import shutil
 import signal
@@ -409,14 +411,53 @@ def test_two_copies_into_one_database_do_not_mix(
     assert_copied(agentapp("db", "copy", str(source), empty))
 
 
+def test_a_server_that_is_restarted_meanwhile_interrupts_it_too(
+    agentapp: Agentapp, full: Full, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add_batch = filling.add_batch
+
+    def and_lose_it(connection: Any, *rest: Any) -> Any:
+        after = add_batch(connection, *rest)
+        if rest[0].name == "messages":
+            connection.execute(text("SELECT pg_terminate_backend(pg_backend_pid())"))
+        return after
+
+    with postgres_url() as there:
+        monkeypatch.setattr(filling, "add_batch", and_lose_it)
+        lost = refusal(agentapp("db", "copy", str(source), there))
+        assert lost.startswith("TO: terminating connection due to administrator command")
+        monkeypatch.undo()
+        result = agentapp("db", "copy", str(source), there)
+        assert_copied(result)
+        assert "going on with the copy" in result.stdout
+
+
+def test_in_a_terminal_there_is_a_bar(tmp_path: Path, full: Full, source: Path) -> None:
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-c", AS_IT_IS, "db", "copy", str(source), f"{tmp_path}/to.sqlite3"]
+    with closing_descriptors(ours, theirs):
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=theirs, env=clean_env(), timeout=60)
+        shown = os.read(ours, 100_000).decode()
+    assert done.returncode == 0, done.stdout
+    assert re.search(r"copying  \[#+\]  (\d+)/\1  turn_events", shown), shown
+
+
+@contextmanager
+def closing_descriptors(*descriptors: int) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        for each in descriptors:
+            os.close(each)
+
+
 @pytest.mark.parametrize("kind", DATABASES)
 def test_the_command_can_be_ended_and_killed_at_any_moment(
     kind: str, tmp_path: Path, settings: Settings, agentapp: Agentapp, full: Full, source: Path
 ) -> None:
     """As people do it: with a signal, to the process, whatever it is about."""
     with empty_database(kind, tmp_path) as there:
-        command = [sys.executable, "-m", "agentapp", "db", "copy", str(source), there]
-        slowly = [sys.executable, "-c", SLOWLY, *command[3:]]
+        slowly = [sys.executable, "-c", SLOWLY, "db", "copy", str(source), there]
         for n in range(2 * ROUNDS):
             number = signal.SIGINT if n % 2 == 0 else signal.SIGKILL
             with subprocess.Popen(
@@ -437,13 +478,8 @@ def test_the_command_can_be_ended_and_killed_at_any_moment(
         assert {**rows_in(source), "workers": []} == rows_in(back)
 
 
-SLOWLY = """
-import sys
-from agentapp.storage.copying import database_copy
-database_copy.BATCH_ROWS = 2
-from agentapp.cli import main
-main()
-"""
+AS_IT_IS = "from agentapp.cli import main; main()"
+SLOWLY = f"from agentapp.storage.copying import database_copy; database_copy.BATCH_ROWS = 2; {AS_IT_IS}"
 
 
 # --- how much memory it takes ---------------------------------------------------------------------

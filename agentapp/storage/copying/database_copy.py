@@ -6,13 +6,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from agentapp.errors import BadRequest
-from agentapp.storage import migrate, schema
+from agentapp.storage import migrate
 from agentapp.storage.copying import target as filling
 from agentapp.storage.copying.marker import Marker, Place, make_marker, read_marker, remove_marker
 from agentapp.storage.copying.places import (
     Database,
     check_apart,
     check_source,
+    has_our_schema,
     identity_of,
     refuse_running,
 )
@@ -114,7 +115,7 @@ class DatabaseCopy:
                     f"TO is not empty: it has rows in {', '.join(full)}. Nothing was copied. "
                     "Give an empty database."
                 )
-            if marker is not None and not schema.is_current(connection):
+            if marker is not None and not has_our_schema(connection):
                 raise BadRequest(
                     "TO has an unfinished copy that another agentapp made: give an empty database."
                 )
@@ -123,8 +124,8 @@ class DatabaseCopy:
     def _make_tables(self) -> None:
         migrate.upgrade(self._target.url)
         with self._target.snapshot() as connection:
-            if problem := schema.problem_in(connection):
-                raise BadRequest(f"TO: {problem}.")
+            if not has_our_schema(connection):
+                raise BadRequest("TO: a newer agentapp has changed its schema. Give an empty database.")
 
     def _check_same(self, marker: Marker, source: str) -> None:
         if marker.source != source:

@@ -92,6 +92,8 @@ def check_source(source: Database) -> None:
     with source.snapshot() as connection:
         if problem := schema.problem_in(connection):
             raise BadRequest(f"FROM: {problem} (AGENTAPP_DATABASE_URL says on which database).")
+        if not has_our_schema(connection):
+            raise BadRequest("FROM: a newer agentapp has changed its schema. Copy it with that one.")
         refuse_running(connection)
 
 
@@ -123,6 +125,12 @@ def check_apart(source: Database, target: Database) -> None:
         is_same = False
     if is_same:
         raise BadRequest("FROM and TO are the same database.")
+
+
+def has_our_schema(connection: Connection) -> bool:
+    """Exactly: of a newer one that we could work with, we would leave something behind."""
+    found = connection.scalars(text("SELECT version_num FROM alembic_version")).all()
+    return list(found) == [schema.HEAD]
 
 
 def identity_of(connection: Connection) -> str:

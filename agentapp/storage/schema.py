@@ -10,6 +10,7 @@ from sqlalchemy import Connection, Engine, exc, inspect, text
 
 from agentapp.errors import SettingError, StartError, StorageUnavailable
 from agentapp.storage.away import is_away
+from agentapp.storage.copying.marker import UNFINISHED, is_marked
 from agentapp.storage.engines import make_engine
 from agentapp.storage.migration_lock import (
     IN_USE,
@@ -82,6 +83,8 @@ def problem_in(connection: Connection) -> str | None:
     """The same, of a database that is open."""
     if _lacks_full_text(connection):
         return NO_FULL_TEXT
+    if is_marked(connection):
+        return UNFINISHED
     revision = revision_of(connection)
     if revision is None:
         return MISSING
@@ -112,6 +115,8 @@ def migrating(url: str) -> Iterator[Connection]:
                 if _lacks_full_text(connection):
                     raise StartError(NO_FULL_TEXT)
                 take_migration_lock(connection)
+                if is_marked(connection):
+                    raise StartError(UNFINISHED)
                 yield connection
     except exc.DBAPIError as error:
         if waited_too_long(error):

@@ -1219,13 +1219,27 @@ BUGS = (
         "environ",
         "tests/cli/test_doctor.py::test_it_makes_and_changes_nothing",
     ),
+    Bug(
+        "who connects while a server stops listening is cut off",
+        "agentapp/server/listening.py",
+        "                listener.setsockopt(socket.SOL_SOCKET, SO_ATTACH_FILTER, option)\n",
+        "                pass\n",
+        "tests/server/test_stopping.py::test_who_has_connected_is_there_and_nobody_new_is[2-127.0.0.1]",
+    ),
+    Bug(
+        "a stopping server closes a proxy's connection before the proxy does",
+        "agentapp/server/limits.py",
+        "STOPPING_PROXY_KEEPALIVE_SECONDS = 5.0\n",
+        "STOPPING_PROXY_KEEPALIVE_SECONDS = 2.0\n",
+        "tests/server/test_stopping.py::test_nginx_closes_its_idle_connections_first",
+    ),
 )
 
 
 @pytest.fixture(scope="module")
 def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("copy")
-    for folder in ("agentapp", "tests", "migrations"):
+    for folder in ("agentapp", "tests", "migrations", "deploy"):
         shutil.copytree(ROOT / folder, made / folder, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(ROOT / "pyproject.toml", made)
     return made

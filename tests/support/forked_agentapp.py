@@ -186,7 +186,7 @@ def enter_own_namespaces() -> None:
         os._exit(code if code >= 0 else 128 - code)
     libc.prctl(SIGNAL_AT_PARENTS_DEATH, signal.SIGKILL)
     libc.mount(b"none", b"/", None, SHARED_WITH_NOBODY, None)
-    for kind, place in ((b"proc", b"/proc"), (b"tmpfs", b"/dev/shm")):  # noqa: S108 - its own from now on
+    for kind, place in ((b"proc", b"/proc"), (b"tmpfs", b"/dev/shm")):
         if libc.mount(kind, place, kind, 0, None):
             raise OSError(ctypes.get_errno(), f"mount {place.decode()}")
 

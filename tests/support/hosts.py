@@ -1,10 +1,11 @@
-"""Several hosts on this machine: each is `agentapp serve` in a PID namespace of its own, so that none sees the
-processes of another, behind nginx. They share a database, a secret and perhaps a Redis, and nothing else.
+"""Several hosts on this machine, behind nginx: each is `agentapp serve` in a PID namespace of its own, so
+that none sees the processes of another. They share a database, a secret and perhaps a Redis; nothing else.
 """
 
 from __future__ import annotations
 
 import functools
+import hashlib
 import os
 import random
 import shutil
@@ -69,7 +70,7 @@ class Host:
         command: Sequence[str | Path] | None = None,
     ) -> None:
         directory.mkdir(exist_ok=True)
-        self.directory, self.port, self.clock = directory, _port(), clock
+        self.directory, self.port, self.clock = directory, port_for_a_host(), clock
         self.log = directory / "output.txt"
         self.log.touch()
         self._workers, self._command = workers, command
@@ -108,6 +109,12 @@ class Host:
 
     def workers(self) -> list[int]:
         return _children(self.pid)
+
+    def has(self, worker: str) -> bool:
+        """Whether a worker of that name, as turns have it, is one of this host's."""
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text()
+        machine = f"{boot} {os.readlink(f'/proc/{self.pid}/ns/pid')}"
+        return worker.startswith(hashlib.sha256(machine.encode()).hexdigest()[:16])
 
     def start(self, *, wait: bool = True) -> None:
         assert not self.is_running, "the host runs already"
@@ -222,7 +229,7 @@ def hosts(
     **settings: object,
 ) -> Iterator[Hosts]:
     """One for each clock, on this database, which has all tables. All of them answer. They ask this model, or
-    the demo. Limits are off but for what ``settings`` say; these are variables without AGENTAPP_, in small letters.
+    the demo. Limits are off but for what ``settings`` say: variables without AGENTAPP_, in small letters.
     """
     env = OFF | {
         "AGENTAPP_DATABASE_URL": database_url,
@@ -249,7 +256,7 @@ def hosts(
             host.wait_until_up()
         addresses = [host.address for host in made]
         made.proxy = held.enter_context(
-            nginx(directory, _port(), addresses, changes=dict(changes_of_nginx or {}))
+            nginx(directory, port_for_a_host(), addresses, changes=dict(changes_of_nginx or {}))
         )
         yield made
 
@@ -260,7 +267,7 @@ def _children(pid: int) -> list[int]:
     return []
 
 
-def _port() -> int:
+def port_for_a_host() -> int:
     while True:
         port = random.choice(PORTS)
         with socket.socket() as probe, suppress(OSError):

@@ -1,4 +1,4 @@
-"""A real nginx in front of several hosts, with the configuration in deploy/nginx: only addresses and paths differ."""
+"""A real nginx in front of several hosts, as in deploy/nginx: only addresses and paths differ."""
 
 from __future__ import annotations
 

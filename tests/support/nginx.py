@@ -19,7 +19,7 @@ import pytest
 
 SHIPPED = Path(__file__).parents[2] / "deploy" / "nginx"
 NAMES = ("agentapp.conf", "agentapp-upstream.conf", "agentapp-locations.conf")
-HOSTS_THERE = ("10.0.0.11:8000", "10.0.0.12:8000")
+HOSTS_THERE = ("10.77.0.11:8000", "10.77.0.12:8000")
 CERTIFICATE = Path(__file__).parent / "localhost.pem"
 TIMEOUT_SECONDS = 20.0
 NGINX = shutil.which("nginx", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
@@ -85,6 +85,9 @@ class Nginx:
     def check(self) -> str:
         """What `nginx -t` says against the configuration: nothing."""
         self.write()
+        return self.said_of_what_is_written()
+
+    def said_of_what_is_written(self) -> str:
         done = subprocess.run(self._command("-t", "-q"), capture_output=True, text=True, check=False)
         return done.stderr if done.returncode or "[warn]" in done.stderr else ""
 

@@ -13,6 +13,7 @@ from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
 from agentapp.errors import NotBound, StorageUnavailable
 from agentapp.isolation import Binder
+from agentapp.storage.clock import CLOCK, DatabaseClock
 from agentapp.storage.disk import Disk
 from agentapp.storage.engines import (
     KEPT_SQLITE_CONNECTIONS,
@@ -57,6 +58,7 @@ class Database:
         if statement_seconds is not None:
             for engine in {self.engine, self.writing_engine}:
                 limit_statements(engine, statement_seconds)
+        self.clock = DatabaseClock.of(self.engine, self.looking)
         self._telemetry = telemetry or NullTelemetry()
         self._binder, self._holders = binder, ConnectionHolders(binder)
         for engine in {self.engine, self.writing_engine}:
@@ -64,9 +66,10 @@ class Database:
         # For the hot statements, on the driver's own connections.
         self._kept_readers = self._kept(self.engine, KEPT_SQLITE_CONNECTIONS) if is_sqlite else None
         self._kept_writers = self._kept(self.writing_engine, 1) if is_sqlite else None
-        self._statements = CompiledStatements(self.engine.dialect)
-        self._readers = scoped_session(sessionmaker(self.engine), scopefunc=self._reader_key)
-        self._writers = sessionmaker(self.writing_engine)
+        self._statements = CompiledStatements(self.engine.dialect, self.clock)
+        info = {CLOCK: self.clock}
+        self._readers = scoped_session(sessionmaker(self.engine, info=info), scopefunc=self._reader_key)
+        self._writers = sessionmaker(self.writing_engine, info=info)
         # SQLite lets one writer in at a time. To wait for it in SQLite's own busy loop is slow and unfair,
         # so one lock for the whole process stands in front of it and keeps the queue short and in order.
         # PostgreSQL has no such limit; but see there. It also leaves connections for requests that only read.

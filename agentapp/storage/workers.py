@@ -12,7 +12,6 @@ from sqlalchemy.dialects import postgresql, sqlite
 from agentapp.storage.db import Database
 from agentapp.storage.operator_models import WorkerRow
 from agentapp.storage.statements import Statement
-from agentapp.storage.values import utc_now
 from agentapp.telemetry.conditions import SILENT_AFTER, SilentWorker
 
 _COLUMNS = ("id", "host", "pid", "started_at", "seen_at", "numbers")
@@ -53,7 +52,8 @@ class WorkerStore:
         """How this worker is now. Its row is made with the first report."""
         values = {"id": worker[:64], "host": host[:64], "pid": pid, "started_at": started_at}
         with self._db.transaction() as db:
-            db.run_later(self._write, {**values, "seen_at": utc_now(), "numbers": dict(numbers)})
+            now = db.clock.utc_now()
+            db.run_later(self._write, {**values, "seen_at": now, "numbers": dict(numbers)})
 
     def silent_since(self, moment: datetime) -> list[SilentWorker]:
         """Those of which nothing was heard since then. There are few rows."""
@@ -73,7 +73,7 @@ class WorkerStore:
         query = select(WorkerRow).order_by(*order).limit(count)
         if after is not None:
             query = query.where(tuple_(*order) > tuple_(*after))
-        now = utc_now()
+        now = self._db.clock.utc_now()
         with self._db.reading() as db:
             return [_worker(row, now) for row in db.scalars(query)]
 

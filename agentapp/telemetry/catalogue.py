@@ -115,6 +115,12 @@ METRICS = (
         MappingProxyType({"thread": ("heartbeat", "heartbeat-leases")}),
         mode="livemax",
     ),
+    Metric(
+        "gauge",
+        "host_clock_ahead_seconds",
+        "By how much the clock of this host is ahead of the database's.",
+        mode="mostrecent",
+    ),
 )
 # What is not counted in a process. It is read from the database when Prometheus asks, so it is the same on
 # every host.

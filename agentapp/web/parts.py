@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from mmap import mmap
 from pathlib import Path
 from typing import cast
@@ -134,6 +135,15 @@ class Parts:
 
 def parts() -> Parts:
     return cast(Parts, current_app.extensions["agentapp"])
+
+
+def now() -> float:
+    """Seconds since 1970, by the database's clock: times that are shown are compared with stored ones."""
+    return parts().db.clock.now()
+
+
+def utc_now() -> datetime:
+    return parts().db.clock.utc_now()
 
 
 def this_request() -> Request:

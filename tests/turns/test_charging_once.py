@@ -21,7 +21,6 @@ from agentapp.isolation import RequestScope, Scope
 from agentapp.storage.models import ChargedTurn, LiveTurn
 from agentapp.storage.models import Turn as TurnRow
 from agentapp.storage.owned import owned_by
-from agentapp.storage.values import utc_now
 from agentapp.turns import jobs
 from agentapp.turns.heartbeat import Job
 from agentapp.turns.jobs import InterruptAbandonedTurns, WriteEvents
@@ -32,6 +31,7 @@ from agentapp.web.parts import Parts
 from tests.support.databases import only_postgresql
 from tests.support.scripted import hands_over
 from tests.support.statements import statements_noted
+from tests.support.times import utc_now
 from tests.support.turns import ELSEWHERE, begin, someone
 from tests.support.users import without_limits
 from tests.turns.charging import answered_by, charged, lose, play_until, says, store_events

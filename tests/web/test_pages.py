@@ -25,11 +25,11 @@ from agentapp.errors import AgentappError, ProviderFailed, ProviderTimeout
 from agentapp.events import KINDS
 from agentapp.storage.accounts import Accounts
 from agentapp.storage.chats import Chats
-from agentapp.storage.values import utc_now
 from agentapp.web import problems
 from agentapp.web.parts import Parts
 from tests.support.app_inspection import Page, dump, faults, sql
 from tests.support.scripted import SPENT, Scripted
+from tests.support.times import utc_now
 from tests.support.users import EVENTS, JSON, PAGE, PASSWORD, Person, csrf_of, events_of, person
 
 POLICY = {

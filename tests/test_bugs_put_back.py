@@ -1232,6 +1232,8 @@ BUGS = (
         "STOPPING_PROXY_KEEPALIVE_SECONDS = 5.0\n",
         "STOPPING_PROXY_KEEPALIVE_SECONDS = 2.0\n",
         "tests/server/test_stopping.py::test_nginx_closes_its_idle_connections_first",
+    ),
+    Bug(
         "a host that goes by its own clock",
         "agentapp/storage/clock.py",
         "return self._wall() if reading is None else self._steady() + reading.ahead",

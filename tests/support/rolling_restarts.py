@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable
 from typing import Literal
@@ -35,7 +36,7 @@ def restart(hosts: Hosts, host: Host, way: Way) -> float:
 def roll(
     hosts: Hosts,
     database: str,
-    way: Way,
+    ways: tuple[Way, ...],
     count: int,
     *,
     senders: int = 8,
@@ -43,12 +44,14 @@ def roll(
     clickers: int = 8,
     tell: Callable[[str], None] = lambda line: None,
 ) -> tuple[Tried, list[str], list[float]]:
-    """All hosts, so many times. What people tried, what is kept otherwise, and how long each host took."""
+    """All hosts, so many times, in these ways in turn. Returns what people tried, what is kept otherwise, and
+    how long each host took to end.
+    """
     took: list[float] = []
     with at_it(hosts.url, database, senders=senders, readers=readers, clickers=clickers) as crowd:
         wait_for_messages(crowd)
         for number in range(count):
-            for host in hosts:
+            for host, way in zip(hosts, itertools.cycle(ways), strict=False):
                 took.append(restart(hosts, host, way))
                 wait_for_messages(crowd)
             tell(f"{number + 1} of {count}: {crowd.tried.done.total():,} tried, {crowd.tried.failed}")

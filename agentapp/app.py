@@ -7,7 +7,7 @@ from socket import gethostname
 from flask import Flask
 from werkzeug.middleware.proxy_fix import ProxyFix
 
-from agentapp import config, web
+from agentapp import build, config, web
 from agentapp.agents import providers
 from agentapp.agents.drivers.shared import Deadlines
 from agentapp.agents.drivers.threaded import ThreadedDriver
@@ -52,6 +52,8 @@ from agentapp.storage.live_turns import SqlLiveTurnStore
 from agentapp.storage.logins import Logins, SeenLogins
 from agentapp.storage.minute_counts import IsolationScore, MinuteCountStore
 from agentapp.storage.notes import Notes
+from agentapp.storage.postgres_options import PostgresOptions
+from agentapp.storage.readiness import Readiness
 from agentapp.storage.retention_parts import (
     make_all_chats,
     make_clean_up,
@@ -60,6 +62,8 @@ from agentapp.storage.retention_parts import (
 )
 from agentapp.storage.room import Room
 from agentapp.storage.running_turns import RunningTurns
+from agentapp.storage.schema_gate import LOOK_SECONDS as LOOK_AT_SCHEMA_SECONDS
+from agentapp.storage.schema_gate import LookAtSchema
 from agentapp.storage.search_index import SearchIndex
 from agentapp.storage.turns import SqlTurnStore
 from agentapp.storage.usage_days import OwnUsage
@@ -127,6 +131,7 @@ def make_parts(settings: Settings, team: Team) -> Parts:
         settings.db_statement_timeout,
         settings.disk_reserve_bytes,
         telemetry=telemetry,
+        postgres=PostgresOptions.of(settings),
     )
     room = Room(db, StorageQuota(settings.storage_user_bytes, settings.storage_tenant_bytes))
     accounts, chats, cells, seen_logins = Accounts(db), Chats(db, room), CellStore(db), SeenLogins(db)
@@ -155,7 +160,8 @@ def make_parts(settings: Settings, team: Team) -> Parts:
     )
     seats = Seats(settings.threads + PAGES_WORKER)
     slots = StreamSlots(seats, settings.threads, settings.threads_reserved, settings.streams_user)
-    live_turns, workers, score = SqlLiveTurnStore(db), WorkerStore(db), IsolationScore(db, telemetry)
+    live_turns, score = SqlLiveTurnStore(db), IsolationScore(db, telemetry)
+    workers = WorkerStore(db, build.NAME)
     alerts = AlertStore(db, delivers=settings.alert_webhook is not None)
     parts: Parts
     report = ReportWorker(telemetry, workers, kit.leases.worker, lambda: parts.live(), db.clock.utc_now)
@@ -174,6 +180,7 @@ def make_parts(settings: Settings, team: Team) -> Parts:
         settings=settings,
         binder=binder,
         db=db,
+        readiness=Readiness(db),
         room=room,
         accounts=accounts,
         logins=Logins(db),
@@ -192,6 +199,7 @@ def make_parts(settings: Settings, team: Team) -> Parts:
             SearchIndex(db),
             slots,
             binder,
+            first_jobs=(ScheduledJob(LookAtSchema(db.schema), every=LOOK_AT_SCHEMA_SECONDS),),
             more_jobs=(
                 ScheduledJob(WatchClock(db.clock, telemetry), every=READ_SECONDS),
                 ScheduledJob(StoreCounts(telemetry, MinuteCountStore(db)), every=STORE_SECONDS),

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 from datetime import UTC, datetime
 from typing import Any, NamedTuple, Protocol
 
-from sqlalchemy import Engine, event
+from sqlalchemy import Connection, Engine, event
 from sqlalchemy.orm import Session
 
 # By so many seconds a second a clock runs wrong at most, also while NTP corrects it.
@@ -142,4 +142,12 @@ class DatabaseClock:  # agentapp: shared ok - a reading takes the place of the o
 def now_in(db: Session) -> datetime:
     """The time for what is stored in this transaction."""
     clock: DatabaseClock = db.info[CLOCK]
+    return clock.utc_now()
+
+
+def utc_now_at(connection: Connection) -> datetime:
+    """The same on a connection that belongs to no `Database`, such as that of a migration."""
+    clock = DatabaseClock()
+    if connection.dialect.name != "sqlite":
+        clock.read(connection.exec_driver_sql)
     return clock.utc_now()

@@ -147,6 +147,10 @@ class DriverConnection:
         self._later: list[tuple[str, Sequence[object]]] = []  # statements that were not run yet
 
     @property
+    def driver(self) -> Any:
+        return self._connection
+
+    @property
     def dialect(self) -> str:
         return self._statements.dialect.name
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from flask import Blueprint, Response
 
 from agentapp.web.parts import parts
+from agentapp.web.problems import problem, problem_answer
 
 blueprint = Blueprint("health", __name__)
 
@@ -17,6 +18,12 @@ def livez() -> Response:
 
 @blueprint.get("/readyz")
 def readyz() -> Response:
-    """503 while the database is away."""
-    parts().db.ping()
+    """503 and the reason while this worker cannot serve."""
+    if parts().turns.draining.has_begun:
+        return problem_answer(
+            problem("draining", "draining: this worker takes nothing new and is about to end")
+        )
+    found = parts().readiness.problem()
+    if found is not None:
+        return problem_answer(problem("storage-unavailable", found))
     return Response("ready\n", mimetype="text/plain")

@@ -28,6 +28,7 @@ from agentapp.storage.db import Database
 from agentapp.storage.engines import pool_size
 from agentapp.storage.logins import Logins, SeenLogins
 from agentapp.storage.minute_counts import IsolationScore
+from agentapp.storage.readiness import Readiness
 from agentapp.storage.room import Room
 from agentapp.storage.usage_days import OwnUsage
 from agentapp.storage.vacuum import Vacuum
@@ -51,6 +52,7 @@ class Parts:
     settings: Settings
     binder: ThreadBinder
     db: Database
+    readiness: Readiness
     room: Room
     accounts: Accounts
     logins: Logins
@@ -96,6 +98,7 @@ class Parts:
             log.warning("this worker counts streams and pages by itself: it cannot use the shared memory")
         if write_token is not None:
             self.db.share_writing(write_token)
+        self.db.schema.watch()
         self.turns.kit.traces.start()
         threads = threads or self.settings.threads
         self.turns.start(threads, self.settings.threads_reserved)
@@ -130,6 +133,7 @@ class Parts:
         self.cleaning.close()
         self.turns.close()
         self.turns.kit.traces.close()
+        self.readiness.close()
         self.db.close()
 
 

@@ -203,7 +203,7 @@ def test_an_error_is_found_by_the_id_on_its_page(
 def test_an_answer_that_could_not_be_stored_is_found_by_the_id_on_its_page(
     lines: Lines, ann: Person, parts: Parts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("agentapp.turns.turn.SAVE_RETRY_SECONDS", (0.0,))
+    monkeypatch.setattr("agentapp.turns.turn.SAVE_RETRY_SECONDS", ())
     chat = ann.new_chat()
     opened, transactions = SqlTurnStore.chat, 0
 

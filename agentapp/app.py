@@ -54,6 +54,7 @@ from agentapp.storage.minute_counts import IsolationScore, MinuteCountStore
 from agentapp.storage.notes import Notes
 from agentapp.storage.postgres_options import PostgresOptions
 from agentapp.storage.readiness import Readiness
+from agentapp.storage.redis_choice import find_redis
 from agentapp.storage.retention_parts import (
     make_all_chats,
     make_clean_up,
@@ -133,6 +134,7 @@ def make_parts(settings: Settings, team: Team) -> Parts:
         telemetry=telemetry,
         postgres=PostgresOptions.of(settings),
     )
+    redis = find_redis(settings.redis_url, settings.secret_key)
     room = Room(db, StorageQuota(settings.storage_user_bytes, settings.storage_tenant_bytes))
     accounts, chats, cells, seen_logins = Accounts(db), Chats(db, room), CellStore(db), SeenLogins(db)
     cell_kind = Cells(cell_policies(settings, longest_turn(settings)))
@@ -181,6 +183,7 @@ def make_parts(settings: Settings, team: Team) -> Parts:
         binder=binder,
         db=db,
         readiness=Readiness(db),
+        redis=redis,
         room=room,
         accounts=accounts,
         logins=Logins(db),

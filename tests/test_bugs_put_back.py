@@ -1290,6 +1290,43 @@ BUGS = (
         "    return not 0 <= now - signed_at <= max_age\n",
         "tests/web/test_sessions.py::test_a_cookie_that_a_host_ahead_has_signed_counts_at_once[1]",
     ),
+    Bug(
+        "a connection to Redis that is used again before its answer has come",
+        "agentapp/storage/redis_connection.py",
+        "            self.drop(connection)\n            raise\n",
+        "            self.give_back(connection)\n            raise\n",
+        "tests/storage/test_redis_client.py"
+        "::test_a_call_that_is_interrupted_before_its_answer_leaves_nothing_to_the_next",
+    ),
+    Bug(
+        "connections to Redis that a child shares with its parent",
+        "agentapp/storage/redis_client.py",
+        "        if here.pid != os.getpid():\n",
+        "        if here is None:\n",
+        "tests/storage/test_redis_client.py::test_nothing_is_shared_over_a_fork",
+    ),
+    Bug(
+        "a key in Redis that is made of ids with a separator in them",
+        "agentapp/storage/redis_client.py",
+        'part.replace("%", "%25").replace(":", "%3A") for part in parts',
+        "part for part in parts",
+        "tests/sessions/test_sessions.py::test_one_session_is_never_another[redis]",
+    ),
+    Bug(
+        "a session's messages numbered without a lock",
+        "agentapp/sessions/sql_sessions.py",
+        ".where(_of(KEPT, key)).with_for_update()\n        while True:",
+        ".where(_of(KEPT, key))\n        while True:",
+        "tests/sessions/test_sessions.py"
+        "::test_of_two_processes_that_append_nothing_is_lost_and_the_order_is_kept[postgresql]",
+    ),
+    Bug(
+        "a session whose version goes unlooked at when it is saved",
+        "agentapp/sessions/redis_sessions.py",
+        "if (current or '0') ~= ARGV[3] then",
+        "if false then",
+        "tests/sessions/test_sessions.py::test_of_many_threads_that_save_exactly_one_wins_each_round[redis]",
+    ),
 )
 
 

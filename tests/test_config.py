@@ -31,6 +31,7 @@ GOOD: dict[str, tuple[str, str, Any]] = {
     "AGENTAPP_DB_TCP_USER_TIMEOUT": ("30", "db_tcp_user_timeout", 30.0),
     "AGENTAPP_DB_POOL": ("40", "db_pool", 40),
     "AGENTAPP_DB_PGBOUNCER": ("1", "db_pgbouncer", "1"),
+    "AGENTAPP_REDIS_URL": ("rediss://:p@h:6380/2", "redis_url", "rediss://:p@h:6380/2"),
     "AGENTAPP_SECRET_KEY": ("k" * 40, "secret_key", "k" * 40),
     "AGENTAPP_HOSTS": (
         "Chat.Example.org., 192.0.2.1,[2001:DB8::0:1],::1",

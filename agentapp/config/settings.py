@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from agentapp.config.providers import PROVIDERS, choose_provider
+from agentapp.config.redis_url import redis_url_or_none
 from agentapp.config.webhook import SHORT_KEY_BYTES, signing_key, web_address
 from agentapp.instance import MIN_SECRET_BYTES, long_enough_secret
 from agentapp.parsing import (
@@ -107,6 +108,13 @@ class Settings:
         "auto",
         one_of("auto", "0", "1"),
         "`1`: connections are shared between transactions by a pooler; `auto` finds out",
+    )
+    redis_url: str | None = setting(
+        "AGENTAPP_REDIS_URL",
+        "",
+        redis_url_or_none,
+        "`redis://:password@host:6379/0`, or `rediss://` with TLS: what is hot goes there too",
+        secret=True,
     )
     secret_key: str = required_setting(
         "AGENTAPP_SECRET_KEY",

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from mmap import mmap
 from pathlib import Path
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from flask import Request, current_app, g, request
 
@@ -38,6 +38,9 @@ from agentapp.turns.heartbeat import Heartbeat
 from agentapp.turns.service import TurnService
 from agentapp.web.admin_stores import AdminStores
 
+if TYPE_CHECKING:
+    from agentapp.storage.redis_client import Redis
+
 log = logging.getLogger(__name__)
 
 
@@ -53,6 +56,7 @@ class Parts:
     binder: ThreadBinder
     db: Database
     readiness: Readiness
+    redis: Redis | None
     room: Room
     accounts: Accounts
     logins: Logins
@@ -100,6 +104,8 @@ class Parts:
             self.db.share_writing(write_token)
         self.db.schema.watch()
         self.turns.kit.traces.start()
+        if self.redis is not None:
+            self.redis.start()
         threads = threads or self.settings.threads
         self.turns.start(threads, self.settings.threads_reserved)
         self.cleaning.wake()
@@ -134,6 +140,8 @@ class Parts:
         self.turns.close()
         self.turns.kit.traces.close()
         self.readiness.close()
+        if self.redis is not None:
+            self.redis.close()
         self.db.close()
 
 

@@ -4,9 +4,9 @@
     python -m bench.hosts exact [--count 5] [--clock 30] [--redis]
     python -m bench.hosts frozen [--seconds 30]
 
-Two hosts, each with two workers in a PID namespace of its own (so it needs root), on one PostgreSQL. ``rolling``
-restarts one after the other while people go on who try everything once. ``exact`` sends more than is allowed to
-both at once. ``frozen`` has one stand still.
+Two hosts, each with two workers in a PID namespace of its own (so it needs root), on one PostgreSQL.
+``rolling`` restarts one after the other while people go on who try everything once. ``exact`` sends more than
+is allowed to both at once. ``frozen`` has one stand still.
 """
 
 from __future__ import annotations
@@ -28,6 +28,13 @@ from tests.support.rolling_restarts import roll
 from tests.support.server import SCRIPTS
 from tests.support.server_users import obey_the_last
 
+# The same few chats go on for all of the run.
+NO_BUDGETS = {
+    "budget_session_tokens": "off",
+    "budget_user_day_usd": "off",
+    "budget_tenant_month_usd": "off",
+    "storage_user_mb": "off",
+}
 SERVE = (SCRIPTS / "agentapp", "serve")  # with all that it takes to start
 
 
@@ -44,7 +51,7 @@ def redis_url(wanted: bool) -> Iterator[str | None]:
 
 def rolling(options: argparse.Namespace, home: Path, database: str, redis: str | None) -> Found:
     found = Found()
-    with hosts(home, database, redis_url=redis, command=SERVE, demo_delay=0.02) as running:
+    with hosts(home, database, redis_url=redis, command=SERVE, **NO_BUDGETS, demo_delay=0.02) as running:
         tried, kept, took = roll(running, database, (options.way,), options.count or 20, tell=print)
         found.wrong += tried.failed + kept
         found.figures["tried"] = dict(tried.done)

@@ -14,8 +14,8 @@ from typing import Any
 CONNECTING_SECONDS = 0.02
 
 SO_ATTACH_FILTER = 26  # of Linux; Python has no name for it
-# A program for the kernel's packet filter, which sees what begins with the header of TCP: drop what has the flag
-# SYN and not ACK, and let pass all else.
+# A program for the kernel's packet filter, which sees what begins with the header of TCP: drop what has the
+# flag SYN and not ACK, and let pass all else.
 FLAGS_AT, SYN, ACK = 13, 0x02, 0x10
 DROP_NEW = (
     (0x30, 0, 0, FLAGS_AT),  # load this byte
@@ -30,8 +30,9 @@ def take_no_new(listeners: Iterable[Any]) -> None:
     """From now on nobody new is connected, in all processes that have the sockets; who is half connected will
     be. To be called a moment before they are closed for good.
 
-    Whoever is connected and not accepted when a socket is closed is cut off, with a request that was perhaps sent
-    already and that no proxy may send again. Who is not connected yet asks again after a second, and is refused.
+    Whoever is connected and not accepted when a socket is closed is cut off, with a request that was perhaps
+    sent already and that no proxy may send again. Who is not connected yet asks again after a second, and is
+    refused.
     """
     if not sys.platform.startswith("linux"):
         return

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from typing import Any
 
 import psycopg
 from sqlalchemy import make_url
@@ -22,13 +23,9 @@ from bench.turns.talk import PLAIN
 
 SAMPLE_SECONDS = 0.05
 APP = "bench.turns.named_tenants:app()"
-# Through pg_blocking_pids, which looks into pg_locks under all of its locks at once.
-WHO_WAITS = """
-SELECT waits.application_name, has.application_name
-FROM pg_stat_activity waits, unnest(pg_blocking_pids(waits.pid)) AS blocking(pid)
-JOIN pg_stat_activity has ON has.pid = blocking.pid
-WHERE waits.datname = %s AND waits.wait_event_type = 'Lock'
-"""
+SESSIONS = "SELECT pid, application_name, xact_start, wait_event_type = 'Lock' FROM pg_stat_activity WHERE datname = %s"
+# It looks into pg_locks under all of its locks at once.
+BLOCKING = "SELECT pid, pg_blocking_pids(pid) FROM unnest(%s::int[]) AS waiting(pid)"
 NO_TENANT = "no tenant"
 
 
@@ -46,6 +43,31 @@ class Waiting:
         return "for the own tenant" if self.waits == self.has else "FOR ANOTHER TENANT"
 
 
+def who_waits(connection: psycopg.Connection[Any], database: str) -> list[Waiting]:
+    """Those who are in the same transaction before and after it was asked who has what they wait for: the names
+    of the sessions and what they wait for are not of one moment.
+    """
+    before = _sessions(connection, database)
+    waiting = [pid for pid, (_, _, waits) in before.items() if waits]
+    if not waiting:
+        return []
+    pairs = [
+        (pid, by) for pid, all_by in connection.execute(BLOCKING, (waiting,)).fetchall() for by in all_by
+    ]
+    after = _sessions(connection, database)
+    return [
+        Waiting(before[pid][0] or NO_TENANT, before[by][0] or NO_TENANT)
+        for pid, by in pairs
+        if pid in before
+        and by in before
+        and (before[pid], before[by][:2]) == (after.get(pid), after.get(by, ())[:2])
+    ]
+
+
+def _sessions(connection: psycopg.Connection[Any], database: str) -> dict[int, tuple[Any, ...]]:
+    return {row[0]: tuple(row[1:]) for row in connection.execute(SESSIONS, (database,)).fetchall()}
+
+
 def measure(systems: Systems, system: System, figures: Figures, sessions: int, seconds: float) -> None:
     taken: Samples[list[Waiting]] = Samples()
 
@@ -56,8 +78,7 @@ def measure(systems: Systems, system: System, figures: Figures, sessions: int, s
         with psycopg.connect(plain, autocommit=True) as connection:
 
             def look() -> list[Waiting]:
-                found = connection.execute(WHO_WAITS, (url.database,)).fetchall()
-                return [Waiting(*(name or NO_TENANT for name in row)) for row in found]
+                return who_waits(connection, url.database or "")
 
             with taken.taken(look, SAMPLE_SECONDS):
                 yield

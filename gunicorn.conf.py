@@ -8,9 +8,11 @@ import os
 import resource
 import signal
 import sys
+import time
 import traceback
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from functools import partial
 from importlib import import_module, metadata
 from itertools import chain, count
 from math import ceil
@@ -23,7 +25,7 @@ from agentapp.guardrails.seats import clear_row, make_memory
 from agentapp.instance import PRIVATE_UMASK
 from agentapp.logs import escaped
 from agentapp.processors import processors_of
-from agentapp.server import metrics_directory, options
+from agentapp.server import listening, metrics_directory, options
 from agentapp.server.logger import OneLineLogger
 from agentapp.server.memory import limit_memory
 from agentapp.server.worker import TurnWorker
@@ -136,6 +138,7 @@ def on_starting(arbiter: Any) -> None:
         signal.signal(each, _end_now)
     gc.disable()  # hardly anything that is imported is garbage: to look for it takes a tenth of the time
     arbiter.has_reloaded = False
+    arbiter.stop = partial(_stop, arbiter, arbiter.stop)
     _import([*_FOR_THE_DATABASE, *_OURS_FOR_THE_DATABASE])
     preparing = _forked(_prepare) if _is_serve else None
     _import([*_libraries(), *_ours()])
@@ -218,6 +221,14 @@ def post_worker_init(worker: Any) -> None:
 def worker_int(worker: Any) -> None:
     """The server is to end at once. The turns that still run are stored as interrupted."""
     worker.interrupt()
+
+
+def _stop(arbiter: Any, stop: Callable[[bool], None], graceful: bool = True) -> None:
+    """Before gunicorn closes the listening sockets, unless systemd or another master has them too."""
+    if graceful and not arbiter.systemd and arbiter.reexec_pid == arbiter.master_pid == 0:
+        listening.take_no_new(arbiter.LISTENERS)
+        time.sleep(listening.CONNECTING_SECONDS)
+    stop(graceful)
 
 
 def _allow_open_files(needed: int) -> None:

@@ -1303,6 +1303,27 @@ BUGS = (
         "::test_a_newer_schema_that_this_code_can_work_with_is_used_and_left_alone[sqlite]",
     ),
     Bug(
+        "who connects while a server stops listening is cut off",
+        "agentapp/server/listening.py",
+        "                listener.setsockopt(socket.SOL_SOCKET, SO_ATTACH_FILTER, option)\n",
+        "                pass\n",
+        "tests/server/test_stopping.py::test_who_has_connected_is_there_and_nobody_new_is[2-127.0.0.1]",
+    ),
+    Bug(
+        "a stopping server closes a proxy's connection before the proxy does",
+        "agentapp/server/limits.py",
+        "STOPPING_PROXY_KEEPALIVE_SECONDS = 5.0\n",
+        "STOPPING_PROXY_KEEPALIVE_SECONDS = 2.0\n",
+        "tests/server/test_stopping.py::test_nginx_closes_its_idle_connections_first",
+    ),
+    Bug(
+        "a host that goes by its own clock",
+        "agentapp/storage/clock.py",
+        "return self._wall() if reading is None else self._steady() + reading.ahead",
+        "return self._wall()",
+        "tests/storage/test_clock.py::test_the_time_is_asked_for_once_and_counted_on_from_there",
+    ),
+    Bug(
         "any newer schema will do",
         "agentapp/storage/schema.py",
         "    if oldest_code is not None and oldest_code <= HEAD:\n",
@@ -1362,6 +1383,15 @@ BUGS = (
         "        pass\n",
         "tests/storage/test_compatibility.py"
         "::test_a_revision_that_only_adds_leaves_who_fits_and_one_that_takes_away_says_it[sqlite]",
+    ),
+    Bug(
+    ),
+    Bug(
+        "a cookie that a host has signed a moment ahead is refused",
+        "agentapp/web/dated_signer.py",
+        "    return now - signed_at > max_age\n",
+        "    return not 0 <= now - signed_at <= max_age\n",
+        "tests/web/test_sessions.py::test_a_cookie_that_a_host_ahead_has_signed_counts_at_once[1]",
     ),
     Bug(
         "a connection to Redis that is used again before its answer has come",
@@ -1645,13 +1675,15 @@ BUGS = (
         "given=must_change",
         "tests/cli/test_user_import.py::test_without_passwords_each_gets_one_that_has_to_be_changed",
     ),
+    Bug(
+    ),
 )
 
 
 @pytest.fixture(scope="module")
 def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("copy")
-    for folder in ("agentapp", "tests", "migrations"):
+    for folder in ("agentapp", "tests", "migrations", "deploy"):
         shutil.copytree(ROOT / folder, made / folder, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(ROOT / "pyproject.toml", made)
     return made

@@ -22,12 +22,12 @@ from agentapp.storage.models import ChargedTurn, LiveTurn
 from agentapp.storage.models import Turn as TurnRow
 from agentapp.storage.owned import owned_by
 from agentapp.turns import jobs
+from agentapp.turns.ends import Settlement
 from agentapp.turns.heartbeat import Job
 from agentapp.turns.jobs import InterruptAbandonedTurns, WriteEvents
 from agentapp.turns.kit import TurnKit
 from agentapp.turns.live_bus import NoLiveBus
 from agentapp.turns.local import LocalTurn, LocalTurns
-from agentapp.turns.settlement import Settlement
 from agentapp.turns.turn import Turn
 from agentapp.web.parts import Parts
 from tests.support.databases import only_postgresql

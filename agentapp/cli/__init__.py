@@ -14,7 +14,7 @@ from importlib import import_module
 
 import click
 
-from agentapp import __version__
+from agentapp import build
 from agentapp.errors import AgentappError, SettingError, StartError
 from agentapp.instance import PRIVATE_UMASK
 from agentapp.logs import escaped
@@ -23,7 +23,7 @@ from agentapp.telemetry.log_setup import set_up
 # Name and summary, as in the command's own help, which a test compares.
 COMMANDS = (
     ("serve", "Bring the database up to date, then serve."),
-    ("db", "The database's schema."),
+    ("db", "The database as a whole: its schema, its room, a copy of it."),
     ("user", "Accounts."),
     ("breakers", "Breakers: of chat sessions, users, tenants and the model provider."),
     ("doctor", "Look at settings, database, model provider and machine, and say what to do."),
@@ -68,7 +68,7 @@ class _PlainErrors(click.Group):
     cls=_PlainErrors,
     commands=[CommandOnDemand(name, help=summary) for name, summary in COMMANDS],
 )
-@click.version_option(__version__, prog_name="agentapp", message="%(prog)s %(version)s")
+@click.version_option(build.NAME, prog_name="agentapp", message="%(prog)s %(version)s")
 def main() -> None:
     """A multi-user chat-agent server."""
     os.umask(PRIVATE_UMASK)  # the database and the secret are for nobody else; gunicorn inherits it

@@ -11,13 +11,12 @@ from agentapp.isolation import Binder, Scope
 from agentapp.logs import described
 from agentapp.turns.abandoned import interrupt_abandoned
 from agentapp.turns.draining import Draining
-from agentapp.turns.ends import TurnEnds
+from agentapp.turns.ends import Settlement, TurnEnds
 from agentapp.turns.feed import Subscriptions
 from agentapp.turns.leases import Leases
 from agentapp.turns.live_bus import LiveBus
 from agentapp.turns.local import LocalTurn, LocalTurns
 from agentapp.turns.remote import RemoteTurns
-from agentapp.turns.settlement import Settlement
 from agentapp.turns.stores import LiveTurnStore, LoginStore, SearchIndex, TurnStore
 from agentapp.turns.unstored import UnstoredEnds
 

@@ -198,10 +198,12 @@ def make_turn_service(
     slots: StreamSlots,
     binder: Binder,
     more_jobs: Sequence[ScheduledJob] = (),
+    first_jobs: Sequence[ScheduledJob] = (),
     mailboxes: Mailboxes | None = None,
 ) -> TurnService:
-    """``more_jobs`` are jobs of other parts, which the heartbeat runs too. Through ``mailboxes`` workers tell
-    each other at once what they find out at the next beat without.
+    """``more_jobs`` are jobs of other parts, which the heartbeat runs too, and ``first_jobs`` are those that
+    it runs even if the others cannot. Through ``mailboxes`` workers tell each other at once what they find
+    out at the next beat without.
     """
     local, remote, subscriptions = (
         LocalTurns(binder),
@@ -226,6 +228,7 @@ def make_turn_service(
     everything_else = Heartbeat(
         "heartbeat",
         (
+            *first_jobs,
             ScheduledJob(EndDisplacedStreams(subscriptions)),
             ScheduledJob(EndTurnsOfEndingWorker(draining)),
             ScheduledJob(StoreUnstoredEnds(unstored, binder)),

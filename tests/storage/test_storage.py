@@ -58,7 +58,7 @@ class Stores:
         self.cells, self.notes = CellStore(self.db), Notes(self.db)
         terms = CellPolicy(BreakerPolicy(failures=10**9), lease=LEASE.length.total_seconds())
         kind = Cells(dict.fromkeys(("session", "user", "tenant", "provider"), terms))
-        self.guardrails = Guardrails(Registry(kind, self.cells), "demo")
+        self.guardrails = Guardrails(Registry(kind, self.cells), "demo", self.db.clock.now)
         self.turns = SqlTurnStore(self.db, self.cells)
 
     def user(self, name: str, tenant: str = "default") -> UserScope:

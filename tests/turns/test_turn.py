@@ -45,18 +45,18 @@ from agentapp.guardrails.admission import TurnCells
 from agentapp.guardrails.cell import Key
 from agentapp.isolation import Scope, UserScope
 from agentapp.storage.models import GuardrailCell, LiveTurn
-from agentapp.storage.values import utc_now
 from agentapp.storage.write_permits import WritePermits
+from agentapp.turns.ends import Settlement
 from agentapp.turns.feed import Subscription
 from agentapp.turns.history import MAX_HISTORY_CHARS, STEP_CHARS, history
 from agentapp.turns.kit import TurnKit
-from agentapp.turns.settlement import Settlement
 from agentapp.turns.turn import Turn
 from agentapp.turns.values import NewMessage, RepeatedMessage
 from agentapp.web.parts import Parts
 from agentapp.web.steps import steps_of
 from tests.support.rounds import ROUNDS
 from tests.support.scripted import SPENT, Scripted, calls, hands_over
+from tests.support.times import utc_now
 from tests.support.turns import ELSEWHERE, begin, someone
 from tests.support.users import EVENTS, JSON, PAGE, events_of, person, sign_in, without_limits
 

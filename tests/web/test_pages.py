@@ -25,12 +25,12 @@ from agentapp.errors import AgentappError, ProviderFailed, ProviderTimeout
 from agentapp.events import KINDS
 from agentapp.storage.accounts import Accounts
 from agentapp.storage.chats import Chats
-from agentapp.storage.values import utc_now
 from agentapp.turns.turn import SAVED_LATER
 from agentapp.web import problems
 from agentapp.web.parts import Parts
 from tests.support.app_inspection import Page, dump, faults, sql
 from tests.support.scripted import SPENT, Scripted
+from tests.support.times import utc_now
 from tests.support.users import EVENTS, JSON, PAGE, PASSWORD, Person, csrf_of, events_of, person
 
 POLICY = {
@@ -773,7 +773,7 @@ def test_an_answer_that_cannot_be_saved_is_told_as_such(
 
     first, second = ann.new_chat(), ann.new_chat()
     with monkeypatch.context() as patch:
-        patch.setattr("agentapp.turns.settlement.Settlement.store", away)
+        patch.setattr("agentapp.turns.ends.Settlement.store", away)
         patch.setattr("agentapp.turns.turn.SAVE_RETRY_SECONDS", (0.0,))
         check_problem(ann.send(first, "hello"), 503, "storage-unavailable", "turn_id", "request_id")
         last = check_stream(ann.stream(second, "hello"), second)

@@ -139,6 +139,9 @@ def test_a_host_with_a_wrong_clock_says_so(places: tuple[Server, ...]) -> None:
     wait_for(lambda: "30.0 s ahead of the database server's" in ahead.output())
     wait_for(lambda: "90.0 s behind the database server's" in behind.output())
     assert "database server's" not in right.output()
+    answers = {place.url: Visitor(place.url).get("/readyz", "application/json") for place in places}
+    assert [answers[place.url].status for place in places] == [200, 503, 503]
+    assert "clock: this host's clock is 30.0 s ahead of" in answers[ahead.url].text
 
 
 def test_all_that_the_hosts_have_stored_is_dated_by_the_database(

@@ -21,10 +21,10 @@ from agentapp.turns.stores import LiveTurnStore, LoginStore, SearchIndex, TurnSt
 from agentapp.turns.unstored import UnstoredEnds
 
 RENEWALS_PER_LEASE = 4
+# How often events are stored while the live bus carries them. What was said since is lost, and costs nobody,
+# if the worker is killed.
+SECONDS_WITH_BUS = 1.0
 STORING_SECONDS = 2.0  # in one beat, of what waited for the database
-# How often events are stored while the live bus carries them. What was said since is lost if a worker is
-# killed.
-SECONDS_WITH_BUS = 2.0
 
 log = logging.getLogger(__name__)
 

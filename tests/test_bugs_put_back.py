@@ -112,8 +112,8 @@ BUGS = (
     Bug(
         "two connections held at once",
         "agentapp/storage/db.py",
-        "        self.release()\n        with self._wait_observed() as wait, ",
-        "        with self._wait_observed() as wait, ",
+        "        self.release()\n        self._require_usable()\n        with self._wait",
+        "        self._require_usable()\n        with self._wait",
         "tests/storage/test_storage.py::test_nobody_holds_two_connections_at_once[sqlite]",
     ),
     Bug(
@@ -1384,7 +1384,6 @@ BUGS = (
         "tests/storage/test_compatibility.py"
         "::test_a_revision_that_only_adds_leaves_who_fits_and_one_that_takes_away_says_it[sqlite]",
     ),
-    Bug(),
     Bug(
         "a cookie that a host has signed a moment ahead is refused",
         "agentapp/web/dated_signer.py",
@@ -1429,7 +1428,6 @@ BUGS = (
         "if false then",
         "tests/sessions/test_sessions.py::test_of_many_threads_that_save_exactly_one_wins_each_round[redis]",
     ),
-    Bug(),
     Bug(
         "events of another chat taken from another worker",
         "agentapp/turns/remote.py",
@@ -1486,22 +1484,6 @@ BUGS = (
         "",
         "tests/turns/test_live_bus.py::test_nothing_stays_in_redis",
     ),
-    Bug(),
-    Bug(
-        "a connection to Redis that is used again before its answer has come",
-        "agentapp/storage/redis_connection.py",
-        "            self.drop(connection)\n            raise\n",
-        "            self.give_back(connection)\n            raise\n",
-        "tests/storage/test_redis_client.py"
-        "::test_a_call_that_is_interrupted_before_its_answer_leaves_nothing_to_the_next",
-    ),
-    Bug(
-        "a host that goes by its own clock",
-        "agentapp/storage/clock.py",
-        "return self._wall() if reading is None else self._steady() + reading.ahead",
-        "return self._wall()",
-        "tests/storage/test_clock.py::test_the_time_is_asked_for_once_and_counted_on_from_there",
-    ),
     Bug(
         "limits by the clock of each host",
         "agentapp/app.py",
@@ -1544,20 +1526,6 @@ BUGS = (
         "newer.at)",
         "tests/storage/test_clock.py"
         "::test_if_the_databases_clock_is_set_or_another_server_takes_over_that_is_the_time",
-    ),
-    Bug(
-        "a cookie that a host has signed a moment ahead is refused",
-        "agentapp/web/dated_signer.py",
-        "    return now - signed_at > max_age\n",
-        "    return not 0 <= now - signed_at <= max_age\n",
-        "tests/web/test_sessions.py::test_a_cookie_that_a_host_ahead_has_signed_counts_at_once[1]",
-    ),
-    Bug(
-        "a session whose version goes unlooked at when it is saved",
-        "agentapp/sessions/redis_sessions.py",
-        "if (current or '0') ~= ARGV[3] then",
-        "if false then",
-        "tests/sessions/test_sessions.py::test_of_many_threads_that_save_exactly_one_wins_each_round[redis]",
     ),
     Bug(
         "numbers of PostgreSQL that begin at one after a copy",
@@ -1672,7 +1640,171 @@ BUGS = (
         "given=must_change",
         "tests/cli/test_user_import.py::test_without_passwords_each_gets_one_that_has_to_be_changed",
     ),
-    Bug(),
+    Bug(
+        "a database that hangs is waited for",
+        "agentapp/storage/guarded_connection.py",
+        "            watch.waits(seconds)\n",
+        "            pass\n",
+        "tests/storage/test_stalled.py"
+        "::test_nobody_waits_long_for_a_server_that_hangs_and_all_is_well_when_it_goes_on",
+    ),
+    Bug(
+        "a connection whose call timed out goes back to the pool",
+        "agentapp/storage/guarded_connection.py",
+        "            self.close()\n            raise psycopg",
+        "            raise psycopg",
+        "tests/storage/test_stalled.py"
+        "::test_nobody_waits_long_for_a_server_that_hangs_and_all_is_well_when_it_goes_on",
+    ),
+    Bug(
+        "everybody tries by himself whether the database answers",
+        "agentapp/storage/hang_watch.py",
+        " and (self._thread is None or not self._thread.is_alive()):\n",
+        ":\n",
+        "tests/storage/test_stalled.py"
+        "::test_nobody_waits_long_for_a_server_that_hangs_and_all_is_well_when_it_goes_on",
+    ),
+    Bug(
+        "a statement that takes long is taken for a database that hangs",
+        "agentapp/storage/hang_watch.py",
+        "            if self._can_answer():\n",
+        "            if not self._can_answer():\n",
+        "tests/storage/test_stalled.py::test_a_statement_that_only_takes_long_is_left_alone",
+    ),
+    Bug(
+        "no limit of ours to a statement that the server does not end",
+        "agentapp/storage/postgres_connector.py",
+        "                made.most_silent_seconds = limit + SECONDS_BEYOND_A_STATEMENT\n",
+        "                made.most_silent_seconds = None\n",
+        "tests/storage/test_stalled.py::test_a_server_that_does_not_even_end_a_statement_in_its_time_is_not_waited_for",
+    ),
+    Bug(
+        "rows that a stopped process keeps",
+        "agentapp/storage/postgres_options.py",
+        '            "idle_in_transaction_session_timeout": self.idle_transaction_seconds,\n',
+        '            "idle_in_transaction_session_timeout": None,\n',
+        "tests/storage/test_stalled.py::test_a_stopped_process_gives_back_its_rows_and_fails_cleanly_when_it_goes_on[writing]",
+    ),
+    Bug(
+        "rows that a process keeps that was stopped in the middle of a pipeline",
+        "agentapp/storage/guarded_connection.py",
+        "            pipeline.sync()\n",
+        "            pass\n",
+        "tests/storage/test_stalled.py::test_a_stopped_process_gives_back_its_rows_and_fails_cleanly_when_it_goes_on[transaction]",
+    ),
+    Bug(
+        "our time-outs in place of the operator's",
+        "agentapp/storage/postgres_options.py",
+        'filter(None, (*ours, os.environ.get("PGOPTIONS"), of_url))',
+        'filter(None, (of_url, os.environ.get("PGOPTIONS"), *ours))',
+        "tests/storage/test_stalled.py::test_time_outs_are_set_on_every_connection_and_what_the_url_says_comes_first",
+    ),
+    Bug(
+        "a second connection for a thread that reads",
+        "agentapp/storage/db.py",
+        " if reader is None else self._postgres.looking_with(reader)\n",
+        "\n",
+        "tests/storage/test_stalled.py::test_threads_that_read_and_then_look_never_wait_for_a_second_connection",
+    ),
+    Bug(
+        "connections that nobody needs and nobody closes",
+        "agentapp/storage/idle_pool.py",
+        "            self.close_idle(now - IDLE_SECONDS)\n",
+        "            pass\n",
+        "tests/storage/test_stalled.py::test_connections_that_nobody_needs_are_given_back",
+    ),
+    Bug(
+        "room in the pool that is lost with each idle connection",
+        "agentapp/storage/idle_pool.py",
+        "                self._dec_overflow()\n",
+        "                pass\n",
+        "tests/storage/test_stalled.py::test_connections_that_nobody_needs_are_given_back",
+    ),
+    Bug(
+        "statements prepared behind a pooler",
+        "agentapp/storage/postgres_connector.py",
+        "            made.prepare_threshold = None\n",
+        "            pass\n",
+        "tests/storage/test_pgbouncer.py::test_nothing_is_prepared_so_that_any_connection_knows_what_is_asked",
+    ),
+    Bug(
+        "no time-outs behind a pooler",
+        "agentapp/storage/postgres_connector.py",
+        "        return self._local_settings if self.is_pooled else None\n",
+        "        return None\n",
+        "tests/storage/test_pgbouncer.py::test_it_is_noticed_and_every_transaction_brings_its_time_outs_along[settings0]",
+    ),
+    Bug(
+        "a pooler that is not noticed",
+        "agentapp/storage/postgres_connector.py",
+        "            self._note_pooler(pid != made.info.backend_pid)\n",
+        "            self._note_pooler(False)\n",
+        "tests/storage/test_pgbouncer.py::test_it_is_noticed_and_every_transaction_brings_its_time_outs_along[settings1]",
+    ),
+    Bug(
+        "ready on a database that nobody can write to",
+        "agentapp/storage/readiness.py",
+        "= (check_schema, check_writable)\n",
+        "= (check_schema,)\n",
+        "tests/storage/test_readiness.py::test_a_read_only_database_is_not_ready",
+    ),
+    Bug(
+        "ready on another schema",
+        "agentapp/storage/readiness.py",
+        "= (check_schema, check_writable)\n",
+        "= (check_writable,)\n",
+        "tests/storage/test_readiness.py::test_another_schema_is_not_ready_and_the_right_one_is[sqlite]",
+    ),
+    Bug(
+        "readiness asked of the pool",
+        "agentapp/storage/readiness.py",
+        "            with self._engine.connect() as connection:\n",
+        "            with self._db.engine.connect() as connection:\n",
+        "tests/storage/test_readiness.py::test_a_pool_that_is_all_lent_and_a_server_that_is_full_do_not_make_it_lie",
+    ),
+    Bug(
+        "a look at the database for each who asks whether it is ready",
+        "agentapp/storage/readiness.py",
+        "            if latest is None or latest.is_old(now):\n",
+        "            if True:\n",
+        "tests/storage/test_readiness.py::test_what_was_found_is_remembered_for_a_moment[sqlite]",
+    ),
+    Bug(
+        "ready while the worker ends",
+        "agentapp/web/health.py",
+        "    if parts().turns.draining.has_begun:\n",
+        "    if False:\n",
+        "tests/storage/test_readiness.py::test_a_worker_that_is_ending_says_so",
+    ),
+    Bug(
+        "the set-up link of another host taken away",
+        "agentapp/storage/accounts.py",
+        "limit(MOST_SETUP_LINKS)",
+        "limit(1)",
+        "tests/web/test_auth.py::test_only_the_newest_set_up_links_work",
+    ),
+    Bug(
+        "two first accounts by two set-up links",
+        "agentapp/storage/accounts.py",
+        "            user_changes.lock_accounts(db)\n            links",
+        "            links",
+        "tests/web/test_auth.py"
+        "::test_of_two_set_up_links_used_at_once_one_makes_an_operator_and_then_none_works[postgresql]",
+    ),
+    Bug(
+        "a server that gives up when its database is not there yet",
+        "agentapp/storage/schema.py",
+        '        if engine.dialect.name == "postgresql" and is_away(error):\n',
+        "        if False:\n",
+        "tests/storage/test_migrations.py::test_server_that_is_away_is_said_plainly",
+    ),
+    Bug(
+        "waiting for what never comes",
+        "agentapp/storage/away.py",
+        '    "authentication failed",\n',
+        "",
+        "tests/server/test_waits_for_database.py::test_what_waiting_does_not_change_is_one_line_at_once[password]",
+    ),
 )
 
 

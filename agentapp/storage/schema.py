@@ -9,6 +9,7 @@ from pathlib import Path
 from sqlalchemy import Connection, Engine, exc, inspect, text
 
 from agentapp.errors import SettingError, StartError, StorageUnavailable
+from agentapp.storage.away import is_away
 from agentapp.storage.engines import make_engine
 
 # The newest revision in migrations/versions. It is written here, so that a worker can compare it without
@@ -76,10 +77,13 @@ def problem_in(connection: Connection) -> str | None:
 
 @contextmanager
 def migrating(url: str) -> Iterator[Connection]:
-    """One transaction to change the schema in. A second process waits, then finds the schema changed."""
+    """One transaction to change the schema in. A second process waits, then finds the schema changed. Raises
+    `StorageUnavailable` if it helps to wait for the database.
+    """
     engine = engine_for(url)
     try:
-        with engine.connect().execution_options(agentapp_writes=True, agentapp_migrates=True) as connection:
+        connection = _connected(engine).execution_options(agentapp_writes=True, agentapp_migrates=True)
+        with connection:
             _prepare_sqlite(connection)
             with connection.begin():
                 if _lacks_full_text(connection):
@@ -88,9 +92,20 @@ def migrating(url: str) -> Iterator[Connection]:
                 _refuse_newer(_revisions(connection))
                 yield connection
     except exc.DBAPIError as error:
+        if error.connection_invalidated:  # such as a server that was stopped: nothing was changed
+            raise StorageUnavailable(f"the database went away: {first_line(error)}") from error
         raise StartError(f"cannot migrate the database: {first_line(error)}") from error
     finally:
         engine.dispose()
+
+
+def _connected(engine: Engine) -> Connection:
+    try:
+        return engine.connect()
+    except exc.DBAPIError as error:
+        if engine.dialect.name == "postgresql" and is_away(error):
+            raise StorageUnavailable(f"cannot reach the database: {first_line(error)}") from error
+        raise
 
 
 def is_current(connection: Connection) -> bool:
@@ -161,6 +176,9 @@ def _prepare_sqlite(connection: Connection) -> None:
 
 def _lock_postgresql(connection: Connection) -> None:
     if connection.dialect.name == "postgresql":
+        # Whatever the role has: a migration takes as long as it takes.
+        for setting in ("statement_timeout", "idle_in_transaction_session_timeout"):
+            connection.execute(text(f"SET LOCAL {setting} = 0"))
         connection.execute(text(f"SET LOCAL lock_timeout = '{_MIGRATION_WAIT_SECONDS}s'"))
         connection.execute(text(f"SELECT pg_advisory_xact_lock({_MIGRATION_LOCK_KEY})"))
 

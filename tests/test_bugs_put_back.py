@@ -1484,6 +1484,23 @@ BUGS = (
         "",
         "tests/turns/test_live_bus.py::test_nothing_stays_in_redis",
     ),
+    ),
+    Bug(
+    Bug(
+        "a connection to Redis that is used again before its answer has come",
+        "agentapp/storage/redis_connection.py",
+        "            self.drop(connection)\n            raise\n",
+        "            self.give_back(connection)\n            raise\n",
+        "tests/storage/test_redis_client.py"
+        "::test_a_call_that_is_interrupted_before_its_answer_leaves_nothing_to_the_next",
+    ),
+    Bug(
+        "a host that goes by its own clock",
+        "agentapp/storage/clock.py",
+        "return self._wall() if reading is None else self._steady() + reading.ahead",
+        "return self._wall()",
+        "tests/storage/test_clock.py::test_the_time_is_asked_for_once_and_counted_on_from_there",
+    ),
     Bug(
         "limits by the clock of each host",
         "agentapp/app.py",
@@ -1812,6 +1829,8 @@ BUGS = (
         "not 0 <= self._clock() - signed_at.timestamp() <= max_age:",
         "tests/web/test_sessions.py::test_a_cookie_that_a_host_ahead_has_signed_counts_at_once[1]",
     ),
+    ),
+    Bug(
 )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from flask import Flask
 from werkzeug.middleware.proxy_fix import ProxyFix
 
-from agentapp import config, web
+from agentapp import build, config, web
 from agentapp.agents import providers
 from agentapp.agents.drivers.shared import Deadlines
 from agentapp.agents.drivers.threaded import ThreadedDriver
@@ -56,6 +56,8 @@ from agentapp.storage.retention_parts import (
 )
 from agentapp.storage.room import Room
 from agentapp.storage.running_turns import RunningTurns
+from agentapp.storage.schema_gate import LOOK_SECONDS as LOOK_AT_SCHEMA_SECONDS
+from agentapp.storage.schema_gate import LookAtSchema
 from agentapp.storage.search_index import SearchIndex
 from agentapp.storage.turns import SqlTurnStore
 from agentapp.storage.usage_days import OwnUsage
@@ -149,7 +151,8 @@ def make_parts(settings: Settings, team: Team) -> Parts:
     clean_up = ScheduledCleanUp(make_clean_up(db, settings, cell_kind, cells), BackgroundJobs(db), utc_now)
     seats = Seats(settings.threads + PAGES_WORKER)
     slots = StreamSlots(seats, settings.threads, settings.threads_reserved, settings.streams_user)
-    live_turns, workers, score = SqlLiveTurnStore(db), WorkerStore(db), IsolationScore(db, telemetry)
+    live_turns, score = SqlLiveTurnStore(db), IsolationScore(db, telemetry)
+    workers = WorkerStore(db, build.NAME)
     alerts = AlertStore(db, delivers=settings.alert_webhook is not None)
     parts: Parts
     report = ReportWorker(telemetry, workers, kit.leases.worker, lambda: parts.live())
@@ -184,6 +187,7 @@ def make_parts(settings: Settings, team: Team) -> Parts:
             SearchIndex(db),
             slots,
             binder,
+            first_jobs=(ScheduledJob(LookAtSchema(db.schema), every=LOOK_AT_SCHEMA_SECONDS),),
             more_jobs=(
                 ScheduledJob(StoreCounts(telemetry, MinuteCountStore(db)), every=STORE_SECONDS),
                 ScheduledJob(StoreViolations(telemetry, ViolationLog(db)), every=STORE_SECONDS),

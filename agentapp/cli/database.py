@@ -15,16 +15,16 @@ from agentapp.storage.db import Database
 BY_COMMAND = RequestScope(request_id="cli")
 
 
-def upgrade(settings: Settings) -> None:
-    """Bring the schema up to date, in the instance directory if the database is there."""
+def upgrade(settings: Settings) -> str:
+    """Bring the schema up to date, in the instance directory if the database is there. Its revision then."""
     if settings.database_url.startswith(f"sqlite:///{settings.instance}/"):
         instance.prepare(settings.instance)
-    migrate.upgrade(settings.database_url)
+    return migrate.upgrade(settings.database_url)
 
 
 @contextmanager
 def open_database(settings: Settings) -> Iterator[Database]:
-    schema.require_current(settings.database_url)
+    schema.require_usable(settings.database_url)
     binder = ThreadBinder()
     database = Database(settings.database_url, binder, settings.db_statement_timeout)
     try:

@@ -8,10 +8,10 @@ from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from typing import Any
 
-from sqlalchemy import Engine, PoolProxiedConnection, exc, text
+from sqlalchemy import Engine, PoolProxiedConnection, exc
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
-from agentapp.errors import NotBound, StorageUnavailable
+from agentapp.errors import NotBound
 from agentapp.isolation import Binder
 from agentapp.storage.disk import Disk
 from agentapp.storage.engines import (
@@ -24,6 +24,7 @@ from agentapp.storage.engines import (
 )
 from agentapp.storage.holders import ConnectionHolders
 from agentapp.storage.kept_connections import KeptConnections
+from agentapp.storage.schema_gate import SchemaGate
 from agentapp.storage.statements import CompiledStatements, DriverConnection, Row, Statement, Values
 from agentapp.storage.time_limit import limit_statements
 from agentapp.storage.translated_errors import translating_errors
@@ -54,6 +55,7 @@ class Database:
         self.write_token = WriteToken()
         self.writing_engine = make_sqlite_writer(url, self.write_token) if is_sqlite else self.engine
         self.disk = Disk(self.engine.url.database if is_sqlite else None, disk_reserve)
+        self.schema = SchemaGate(self.engine, self.disk)
         if statement_seconds is not None:
             for engine in {self.engine, self.writing_engine}:
                 limit_statements(engine, statement_seconds)
@@ -78,6 +80,7 @@ class Database:
     @contextmanager
     def reading(self) -> Iterator[Session]:
         """The scope's own db. It keeps its connection until `release`."""
+        self.schema.require()
         with translating_errors(self.disk):
             yield self._readers()
 
@@ -89,6 +92,7 @@ class Database:
         for a second, the pool would run empty and all of them would wait for ever.
         """
         self.release()
+        self.schema.require()
         with self._wait_observed() as wait, self._permit(), translating_errors(self.disk):
             try:
                 with self._writers.begin() as db:
@@ -108,6 +112,7 @@ class Database:
         On PostgreSQL the statements go to the server together as far as nobody asks for their results. So an
         error may be raised by a later one, or at the end.
         """
+        self.schema.require()
         if self._kept_writers is not None:
             return self._sqlite_transaction(self._kept_writers, urgent=urgent)
         return self._postgres_transaction(tenant, urgent=urgent)
@@ -116,6 +121,7 @@ class Database:
         """A connection for statements that only read, each by itself. It takes no part in the scope's db, and
         must be given back soon.
         """
+        self.schema.require()
         if self._kept_readers is not None:
             return self._looking_in_sqlite(self._kept_readers)
         return self._looking_in_postgres()
@@ -136,17 +142,6 @@ class Database:
             return
         if has_reader:
             self._readers.remove()
-
-    def ping(self) -> None:
-        """Raises `StorageUnavailable` unless the database answers and has tables.
-
-        The tables are checked too, because SQLite makes a new empty file in place of one that was lost.
-        """
-        try:
-            with self.reading() as db:
-                db.execute(text("SELECT version_num FROM alembic_version"))
-        except exc.ProgrammingError as error:
-            raise StorageUnavailable("The database has no tables.") from error
 
     def close(self) -> None:
         """Close the connections that are not in use."""

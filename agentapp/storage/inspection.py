@@ -12,7 +12,7 @@ from pathlib import Path
 from sqlalchemy import Connection, Engine, NullPool, create_engine, exc, make_url, text
 
 from agentapp.errors import StorageUnavailable
-from agentapp.storage.schema import MISSING, engine_for, first_line, problem_in
+from agentapp.storage.schema import MISSING, engine_for, first_line, problem_in, revision_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +24,7 @@ class Inspected:
     seconds: float
     schema_problem: str | None
     clock_ahead: float | None
+    revision: str = ""
 
 
 def sqlite_file(url: str) -> Path | None:
@@ -43,7 +44,8 @@ def inspect_database(url: str) -> Inspected:
             connection.execute(text("SELECT 1"))
             seconds = time.monotonic() - began
             ahead = _clock_ahead(connection) if file is None else None
-            return Inspected(seconds, problem_in(connection), ahead)
+            revision = revision_of(connection) or ""
+            return Inspected(seconds, problem_in(connection), ahead, revision)
     except exc.DBAPIError as error:
         raise StorageUnavailable(f"cannot use the database: {first_line(error)}") from error
     finally:

@@ -172,8 +172,11 @@ def make_turn_service(
     slots: StreamSlots,
     binder: Binder,
     more_jobs: Sequence[ScheduledJob] = (),
+    first_jobs: Sequence[ScheduledJob] = (),
 ) -> TurnService:
-    """``more_jobs`` are jobs of other parts, which the heartbeat runs too."""
+    """``more_jobs`` are jobs of other parts, which the heartbeat runs too, and ``first_jobs`` are those that
+    it runs even if the others cannot.
+    """
     local, remote, subscriptions = (
         LocalTurns(binder),
         RemoteTurns(kit.store, live, kit.report),
@@ -193,6 +196,7 @@ def make_turn_service(
     everything_else = Heartbeat(
         "heartbeat",
         (
+            *first_jobs,
             ScheduledJob(EndDisplacedStreams(subscriptions)),
             ScheduledJob(EndTurnsOfEndingWorker(draining)),
             ScheduledJob(WriteEvents(live, local, leases)),

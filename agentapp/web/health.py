@@ -17,6 +17,6 @@ def livez() -> Response:
 
 @blueprint.get("/readyz")
 def readyz() -> Response:
-    """503 while the database is away."""
-    parts().db.ping()
+    """503 while the database is away, or has a schema that this code cannot work with."""
+    parts().db.schema.require_now()
     return Response("ready\n", mimetype="text/plain")

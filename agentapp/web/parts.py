@@ -95,6 +95,7 @@ class Parts:
             log.warning("this worker counts streams and pages by itself: it cannot use the shared memory")
         if write_token is not None:
             self.db.share_writing(write_token)
+        self.db.schema.watch()
         self.turns.kit.traces.start()
         threads = threads or self.settings.threads
         self.turns.start(threads, self.settings.threads_reserved)

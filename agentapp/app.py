@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from socket import gethostname
+
 from flask import Flask
 from werkzeug.middleware.proxy_fix import ProxyFix
 
@@ -40,6 +42,8 @@ from agentapp.storage.breakers import SqlBreakerStore
 from agentapp.storage.cells import CellStore
 from agentapp.storage.chat_removal import ChatRemoval
 from agentapp.storage.chats import Chats
+from agentapp.storage.clock import DatabaseClock
+from agentapp.storage.clock_watch import READ_SECONDS, WatchClock
 from agentapp.storage.count_series import CountSeries
 from agentapp.storage.db import Database
 from agentapp.storage.limits import SqlLimitStore
@@ -48,6 +52,10 @@ from agentapp.storage.live_turns import SqlLiveTurnStore
 from agentapp.storage.logins import Logins, SeenLogins
 from agentapp.storage.minute_counts import IsolationScore, MinuteCountStore
 from agentapp.storage.notes import Notes
+from agentapp.storage.postgres_options import PostgresOptions
+from agentapp.storage.readiness import Readiness
+from agentapp.storage.redis_choice import find_redis
+from agentapp.storage.redis_mailboxes import RedisMailboxes
 from agentapp.storage.retention_parts import (
     make_all_chats,
     make_clean_up,
@@ -64,7 +72,6 @@ from agentapp.storage.usage_days import OwnUsage
 from agentapp.storage.usage_reports import UsageReports
 from agentapp.storage.user_admin import UserAdmin
 from agentapp.storage.vacuum import Vacuum
-from agentapp.storage.values import utc_now
 from agentapp.storage.violations import ViolationLog
 from agentapp.storage.workers import WorkerStore
 from agentapp.telemetry import Telemetry, bound_records
@@ -75,6 +82,7 @@ from agentapp.telemetry.conditions import (
     ScoreBelowOne,
     SilentWorkers,
     UnsettledReservations,
+    WrongClock,
 )
 from agentapp.telemetry.delivery import DELIVER_SECONDS, DeliverAlerts
 from agentapp.telemetry.jobs import (
@@ -116,7 +124,7 @@ def create_app(settings: Settings | None = None, team: Team | None = None) -> Fl
 
 
 def make_parts(settings: Settings, team: Team) -> Parts:
-    telemetry = Measurements()
+    telemetry = Measurements(lambda: db.clock.estimate())
     binder = ThreadBinder(lambda scope: _report_left_bound(telemetry, scope))
     bound_records.follow(binder)
     db = Database(
@@ -125,11 +133,13 @@ def make_parts(settings: Settings, team: Team) -> Parts:
         settings.db_statement_timeout,
         settings.disk_reserve_bytes,
         telemetry=telemetry,
+        postgres=PostgresOptions.of(settings),
     )
+    redis = find_redis(settings.redis_url, settings.secret_key)
     room = Room(db, StorageQuota(settings.storage_user_bytes, settings.storage_tenant_bytes))
     accounts, chats, cells, seen_logins = Accounts(db), Chats(db, room), CellStore(db), SeenLogins(db)
     cell_kind = Cells(cell_policies(settings, longest_turn(settings)))
-    guardrails = make_guardrails(settings, cell_kind, cells)
+    guardrails = make_guardrails(settings, cell_kind, cells, db.clock)
     kit = TurnKit(
         store=SqlTurnStore(db, cells, room),
         guardrails=guardrails,
@@ -148,14 +158,16 @@ def make_parts(settings: Settings, team: Team) -> Parts:
     )
     audit_tallies = AuditTallies(db)
     all_chats = make_all_chats(db, kit.store, kit.ends, cells)
-    clean_up = ScheduledCleanUp(make_clean_up(db, settings, cell_kind, cells), BackgroundJobs(db), utc_now)
+    clean_up = ScheduledCleanUp(
+        make_clean_up(db, settings, cell_kind, cells), BackgroundJobs(db), db.clock.utc_now
+    )
     seats = Seats(settings.threads + PAGES_WORKER)
     slots = StreamSlots(seats, settings.threads, settings.threads_reserved, settings.streams_user)
     live_turns, score = SqlLiveTurnStore(db), IsolationScore(db, telemetry)
     workers = WorkerStore(db, build.NAME)
     alerts = AlertStore(db, delivers=settings.alert_webhook is not None)
     parts: Parts
-    report = ReportWorker(telemetry, workers, kit.leases.worker, lambda: parts.live())
+    report = ReportWorker(telemetry, workers, kit.leases.worker, lambda: parts.live(), db.clock.utc_now)
     conditions = FindConditions(
         telemetry,
         (
@@ -163,12 +175,16 @@ def make_parts(settings: Settings, team: Team) -> Parts:
             LateThreads(kit.leases.worker, lambda: parts.turns.heartbeat.lateness()),
             SilentWorkers(workers, kit.leases.lives),
             UnsettledReservations(live_turns),
+            WrongClock(gethostname(), db.clock.problem),
         ),
+        db.clock.utc_now,
     )
     parts = Parts(
         settings=settings,
         binder=binder,
         db=db,
+        readiness=Readiness(db),
+        redis=redis,
         room=room,
         accounts=accounts,
         logins=Logins(db),
@@ -189,6 +205,7 @@ def make_parts(settings: Settings, team: Team) -> Parts:
             binder,
             first_jobs=(ScheduledJob(LookAtSchema(db.schema), every=LOOK_AT_SCHEMA_SECONDS),),
             more_jobs=(
+                ScheduledJob(WatchClock(db.clock, telemetry), every=READ_SECONDS),
                 ScheduledJob(StoreCounts(telemetry, MinuteCountStore(db)), every=STORE_SECONDS),
                 ScheduledJob(StoreViolations(telemetry, ViolationLog(db)), every=STORE_SECONDS),
                 ScheduledJob(audit_tallies, every=STORE_SECONDS),
@@ -199,6 +216,7 @@ def make_parts(settings: Settings, team: Team) -> Parts:
                 ScheduledJob(StoreAlerts(telemetry.pending_alerts, alerts), every=STORE_SECONDS),
                 *webhook_jobs(settings, db, binder),
             ),
+            mailboxes=RedisMailboxes(redis) if redis else None,
         ),
         telemetry=telemetry,
         open_requests=OpenRequests(),
@@ -230,7 +248,7 @@ def make_admin_stores(
         retention=make_retention_store(db, settings),
         old_chats=ChatRemoval(db, cells),
         limits=LimitAdmin(cell_kind, SqlLimitStore(db, cells)),
-        breakers=BreakerAdmin(cell_kind, SqlBreakerStore(db, cells)),
+        breakers=BreakerAdmin(cell_kind, SqlBreakerStore(db, cells), db.clock.now),
         counts=CountSeries(db),
         violations=ViolationLog(db),
         live_objects=LiveObjects(db, 3 * REPORT_SECONDS),
@@ -246,17 +264,20 @@ def webhook_jobs(settings: Settings, db: Database, binder: ThreadBinder) -> tupl
     if settings.alert_webhook is None or settings.alert_webhook_secret is None:
         return ()
     receiver = Webhook(settings.alert_webhook, settings.alert_webhook_secret)
-    return (ScheduledJob(DeliverAlerts(AlertOutbox(db), receiver, binder), every=DELIVER_SECONDS),)
+    deliver = DeliverAlerts(AlertOutbox(db), receiver, binder, db.clock.utc_now)
+    return (ScheduledJob(deliver, every=DELIVER_SECONDS),)
 
 
-def make_guardrails(settings: Settings, cell_kind: Cells, cells: CellStore) -> Guardrails:
+def make_guardrails(
+    settings: Settings, cell_kind: Cells, cells: CellStore, clock: DatabaseClock
+) -> Guardrails:
     registry = Registry(
         cell_kind,
         cells,
         cap=settings.registry_cap,
         cleanup_every=settings.registry_cleanup_every,
     )
-    return Guardrails(registry, settings.provider)
+    return Guardrails(registry, settings.provider, clock.now)
 
 
 def make_traces(settings: Settings) -> Traces:

@@ -47,6 +47,7 @@
     │       └── ProviderTimeout
     └── StorageUnavailable
         ├── StatementTimeout    the database took too long over one statement
+        ├── RedisAway           what it is asked for has to be found elsewhere, or is not done
         └── DiskFull            there is no room for more, whoever asks
 
 A ``code`` is what scripts see. The HTTP status for each code is decided in ``web.problems`` and nowhere else.
@@ -93,9 +94,7 @@ class NotBound(IsolationError):
 
 
 class IsolationViolated(IsolationError):
-    """``kind`` is what metrics and alerts call it, ``request_id`` the request in which it was found, and
-    ``tenant_id`` whose that is.
-    """
+    """``kind`` is for metrics and alerts; it was found in the request ``request_id``, of ``tenant_id``."""
 
     kind: ClassVar[str]
     request_id = tenant_id = ""
@@ -193,10 +192,9 @@ class IdempotencyMismatch(Refused):
 
 
 class GuardrailRefused(Refused):
-    """``scope`` says whose limit it was, for example session, user, tenant, provider or server.
-
-    It is empty until ``guardrails.wording.stamp_refusal`` sets it and writes the sentence for people. Before
-    that, the text is made only when it is read: refusals are frequent and have to be cheap.
+    """``scope`` says whose limit it was, for example session, user, tenant, provider or server. It is empty
+    until ``guardrails.wording.stamp_refusal`` sets it and writes the sentence for people. Before that, the
+    text is made only when it is read: refusals are frequent and have to be cheap.
     """
 
     __slots__ = ("limit", "retry_after", "used")
@@ -245,10 +243,9 @@ class StorageFull(GuardrailRefused):
 
 
 class TurnFailed(AgentappError):
-    """``usage`` is what the failed call had used before it failed, as far as it is known.
-
-    ``blame`` says for whom the failure counts: for the ``turn``, which means its chat and its user; for the
-    ``provider``, which means for the turn and the provider too; or for ``nobody``.
+    """``usage`` is what the failed call had used before it failed, as far as it is known. ``blame`` says for
+    whom the failure counts: for the ``turn``, which means its chat and its user; for the ``provider``, which
+    means for the turn and the provider too; or for ``nobody``.
     """
 
     code = "turn-failed"
@@ -344,6 +341,9 @@ class StorageUnavailable(AgentappError):
 
 class StatementTimeout(StorageUnavailable):
     code = "storage-timeout"
+
+
+class RedisAway(StorageUnavailable): ...
 
 
 class DiskFull(StorageUnavailable):

@@ -25,6 +25,13 @@ GOOD: dict[str, tuple[str, str, Any]] = {
     "AGENTAPP_INSTANCE": ("/srv/one", "instance", Path("/srv/one")),
     "AGENTAPP_DATABASE_URL": ("postgresql+psycopg://u@h/d", "database_url", "postgresql+psycopg://u@h/d"),
     "AGENTAPP_DB_STATEMENT_TIMEOUT": ("2.5", "db_statement_timeout", 2.5),
+    "AGENTAPP_DB_LOCK_TIMEOUT": ("3", "db_lock_timeout", 3.0),
+    "AGENTAPP_DB_IDLE_TRANSACTION_TIMEOUT": ("7.5", "db_idle_transaction_timeout", 7.5),
+    "AGENTAPP_DB_KEEPALIVE": ("20", "db_keepalive", 20),
+    "AGENTAPP_DB_TCP_USER_TIMEOUT": ("30", "db_tcp_user_timeout", 30.0),
+    "AGENTAPP_DB_POOL": ("40", "db_pool", 40),
+    "AGENTAPP_DB_PGBOUNCER": ("1", "db_pgbouncer", "1"),
+    "AGENTAPP_REDIS_URL": ("rediss://:p@h:6380/2", "redis_url", "rediss://:p@h:6380/2"),
     "AGENTAPP_SECRET_KEY": ("k" * 40, "secret_key", "k" * 40),
     "AGENTAPP_HOSTS": (
         "Chat.Example.org., 192.0.2.1,[2001:DB8::0:1],::1",
@@ -157,6 +164,10 @@ BAD: list[tuple[str, str]] = [
     ("AGENTAPP_DATABASE_URL", "sqlite:///file::memory:?uri=true"),
     ("AGENTAPP_DB_STATEMENT_TIMEOUT", "0"),
     ("AGENTAPP_DB_STATEMENT_TIMEOUT", "off"),
+    ("AGENTAPP_DB_IDLE_TRANSACTION_TIMEOUT", "0"),
+    ("AGENTAPP_DB_KEEPALIVE", "1.5"),
+    ("AGENTAPP_DB_POOL", "7"),
+    ("AGENTAPP_DB_PGBOUNCER", "yes"),
     ("AGENTAPP_SECRET_KEY", "s" * 31),
     ("AGENTAPP_HOSTS", "https://chat.example.org"),
     ("AGENTAPP_HOSTS", "chat.example.org:8000"),
@@ -524,6 +535,21 @@ def test_blank_option_is_refused_and_not_ignored() -> None:
 )
 def test_shown_address_can_be_typed_into_a_browser(bind: str, https: bool, url: str) -> None:
     assert options.url_of(bind, https=https) == url
+
+
+@pytest.mark.parametrize(
+    ("hosts", "https", "url"),
+    [
+        (("chat.example.org", "192.0.2.1"), True, "https://chat.example.org"),
+        (("2001:db8::1",), True, "https://[2001:db8::1]"),
+        (("chat.example.org",), False, "http://chat.example.org:8000"),
+        (("localhost", ADDRESSES), True, "https://localhost:8000"),
+    ],
+)
+def test_behind_a_proxy_the_public_name_is_shown_and_not_where_the_proxy_asks(
+    hosts: tuple[str, ...], https: bool, url: str
+) -> None:
+    assert options.url_of("127.0.0.1:8000", https=https, hosts=hosts) == url
 
 
 @pytest.mark.parametrize("bind", ["0.0.0.0:8000", "[::]:8000"])

@@ -13,7 +13,7 @@ PACKAGE = Path(__file__).parent.parent / "agentapp"
 # High to low. A module imports its own package and what is below: never what is above or beside it.
 LAYERS = (
     {"app", "cli"},
-    {"web"},
+    {"sessions", "web"},
     {"storage"},
     {"retention", "turns"},
     {"agents", "guardrails", "server"},
@@ -32,7 +32,8 @@ OWNERS = {
     "markdown_it": ("web.markdown",),
     "nh3": ("web.markdown",),
     "pygments": ("web.markdown",),
-    "sqlalchemy": ("storage",),
+    "sqlalchemy": ("sessions.sql_sessions", "storage"),
+    "redis": ("storage.redis_check", "storage.redis_client", "storage.redis_connection"),
     "argon2": ("storage.accounts",),
     "zxcvbn": ("storage.passwords",),
     "anthropic": ("agents.providers.anthropic",),

@@ -13,7 +13,7 @@ from flask import Flask
 from prometheus_client import values
 
 from agentapp.config import Settings
-from agentapp.telemetry.catalogue import METRICS, PREFIX, VIOLATIONS
+from agentapp.telemetry.catalogue import METRICS, PREFIX, REDIS_UP, VIOLATIONS
 from agentapp.telemetry.jobs import StoreCounts, StoreViolations
 from agentapp.telemetry.measurements import Measurements, isolation_score
 from agentapp.telemetry.metrics import Metrics
@@ -151,7 +151,7 @@ class Kept(list[Any]):
 
 
 def test_what_could_not_be_stored_is_stored_the_next_time() -> None:
-    telemetry, kept, found = Measurements(), Kept(), Kept()
+    telemetry, kept, found = Measurements(lambda: 0.0), Kept(), Kept()
     telemetry.violation("foreign-event", "planted", "r", tenant_id="t")
     with pytest.raises(ConnectionError):
         StoreCounts(telemetry, Away()).run(0.0)
@@ -187,7 +187,7 @@ def test_the_documentation_has_every_metric_with_its_labels() -> None:
     rows = re.findall(rf"^\| `{PREFIX}(\w+)(?:\{{(\w+(?:, \w+)*)\}})?` \|", page, re.M)
     documented = {name: tuple(filter(None, labels.split(", "))) for name, labels in rows}
     metrics = {metric.name: tuple(metric.labels) for metric in METRICS}
-    assert documented == {**metrics, **FROM_DATABASE}
+    assert documented == {**metrics, **FROM_DATABASE, REDIS_UP.name: ()}
 
 
 def test_the_documentation_has_every_kind_of_violation() -> None:

@@ -11,6 +11,7 @@ from agentapp.isolation import RequestScope, ThreadBinder
 from agentapp.storage import migrate, schema
 from agentapp.storage.accounts import Accounts
 from agentapp.storage.db import Database
+from agentapp.storage.postgres_options import PostgresOptions
 
 BY_COMMAND = RequestScope(request_id="cli")
 
@@ -26,7 +27,12 @@ def upgrade(settings: Settings) -> str:
 def open_database(settings: Settings) -> Iterator[Database]:
     schema.require_usable(settings.database_url)
     binder = ThreadBinder()
-    database = Database(settings.database_url, binder, settings.db_statement_timeout)
+    database = Database(
+        settings.database_url,
+        binder,
+        settings.db_statement_timeout,
+        postgres=PostgresOptions.of(settings),
+    )
     try:
         with binder.bound(BY_COMMAND):
             yield database

@@ -5,13 +5,13 @@ from __future__ import annotations
 import sqlite3
 import time
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
 from sqlalchemy import Connection, Engine, NullPool, create_engine, exc, make_url, text
 
 from agentapp.errors import StorageUnavailable
+from agentapp.storage.clock import DatabaseClock
 from agentapp.storage.schema import MISSING, engine_for, first_line, problem_in, revision_of
 
 
@@ -53,10 +53,9 @@ def inspect_database(url: str) -> Inspected:
 
 
 def _clock_ahead(connection: Connection) -> float:
-    before = datetime.now(UTC)
-    there: datetime = connection.execute(text("SELECT clock_timestamp()")).scalar_one()
-    after = datetime.now(UTC)
-    return (there - before - (after - before) / 2).total_seconds()
+    clock = DatabaseClock()
+    clock.read(connection.exec_driver_sql)
+    return -(clock.host_ahead() or 0.0)
 
 
 def _reading_engine(file: Path) -> Engine:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from sqlalchemy import Connection, func, inspect, or_, select
 
 from agentapp.errors import StartError
+from agentapp.storage.clock import utc_now_at
 from agentapp.storage.operator_models import WorkerRow
-from agentapp.storage.values import utc_now
 from agentapp.telemetry.conditions import SILENT_AFTER
 
 
@@ -17,7 +17,7 @@ def refuse_if_older_workers_run(connection: Connection, oldest_code: str) -> Non
         return
     query = (
         select(WorkerRow.host, func.count())
-        .where(WorkerRow.seen_at > utc_now() - SILENT_AFTER)
+        .where(WorkerRow.seen_at > utc_now_at(connection) - SILENT_AFTER)
         .group_by(WorkerRow.host)
         .order_by(WorkerRow.host)
     )

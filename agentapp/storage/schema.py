@@ -9,6 +9,7 @@ from pathlib import Path
 from sqlalchemy import Connection, Engine, exc, inspect, text
 
 from agentapp.errors import SettingError, StartError, StorageUnavailable
+from agentapp.storage.away import is_away
 from agentapp.storage.copying.marker import UNFINISHED, is_marked
 from agentapp.storage.engines import make_engine
 from agentapp.storage.migration_lock import (
@@ -102,10 +103,13 @@ def revision_of(connection: Connection) -> str | None:
 
 @contextmanager
 def migrating(url: str) -> Iterator[Connection]:
-    """One transaction to change the schema in. A second process waits, then finds the schema changed."""
+    """One transaction to change the schema in. A second process waits, then finds the schema changed. Raises
+    `StorageUnavailable` if it helps to wait for the database.
+    """
     engine = engine_for(url)
     try:
-        with engine.connect().execution_options(agentapp_writes=True, agentapp_migrates=True) as connection:
+        connection = _connected(engine).execution_options(agentapp_writes=True, agentapp_migrates=True)
+        with connection:
             _prepare_sqlite(connection)
             with connection.begin():
                 if _lacks_full_text(connection):
@@ -117,9 +121,20 @@ def migrating(url: str) -> Iterator[Connection]:
     except exc.DBAPIError as error:
         if waited_too_long(error):
             raise TablesInUse(f"cannot migrate the database: {IN_USE}") from error
+        if error.connection_invalidated:  # such as a server that was stopped: nothing was changed
+            raise StorageUnavailable(f"the database went away: {first_line(error)}") from error
         raise StartError(f"cannot migrate the database: {first_line(error)}") from error
     finally:
         engine.dispose()
+
+
+def _connected(engine: Engine) -> Connection:
+    try:
+        return engine.connect()
+    except exc.DBAPIError as error:
+        if engine.dialect.name == "postgresql" and is_away(error):
+            raise StorageUnavailable(f"cannot reach the database: {first_line(error)}") from error
+        raise
 
 
 def needs_migration(connection: Connection) -> bool:

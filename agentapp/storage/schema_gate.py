@@ -46,17 +46,16 @@ class SchemaGate:  # agentapp: shared ok - one value, which any thread may repla
         """What is wrong with the schema now. If the database cannot be reached, nothing changes."""
         with translating_errors(self._disk):
             problem = find_problem(self._engine)
+        self.saw(problem)
+        return problem
+
+    def saw(self, problem: str | None) -> None:
+        """This is wrong with the schema now, or nothing is."""
         before, self._problem = self._problem, problem
         if problem not in (None, before):
             log.error("schema: %s", problem)
         elif problem is None and before not in (None, NOT_SEEN_YET):
             log.warning("schema: fits again")
-        return problem
-
-    def require_now(self) -> None:
-        """The same as `require` after a look, with the reason in the error itself."""
-        if problem := self.look():
-            raise StorageUnavailable(problem)
 
 
 class LookAtSchema:

@@ -14,6 +14,7 @@ from sqlalchemy.orm import Session
 from agentapp.errors import BadRequest
 from agentapp.isolation import RequestScope, new_id
 from agentapp.storage.audit_log import AuditEntry
+from agentapp.storage.clock import now_in
 from agentapp.storage.db import Database
 from agentapp.storage.models import Tenant
 from agentapp.storage.models import User as UserRow
@@ -21,7 +22,7 @@ from agentapp.storage.names import check_name, check_new_name, look_of, normalis
 from agentapp.storage.operator_models import AuditRow
 from agentapp.storage.passwords import check_password
 from agentapp.storage.user_changes import lock_accounts
-from agentapp.storage.values import Role, utc_now
+from agentapp.storage.values import Role
 
 ROLES: tuple[str, ...] = get_args(Role)
 
@@ -150,7 +151,7 @@ def _check(person: Person, names: _Names, tenants: _Names, *, check_passwords: b
 
 
 def _insert(db: Session, accounts: Sequence[NewAccount], by: RequestScope) -> None:
-    now = utc_now()
+    now = now_in(db)
     tenant_ids = {name: id for id, name in db.execute(select(Tenant.id, Tenant.name))}
     wanted = dict.fromkeys(normalise_name(account.person.tenant) for account in accounts)
     made = {name: new_id() for name in wanted if name not in tenant_ids}
@@ -173,7 +174,7 @@ def _insert(db: Session, accounts: Sequence[NewAccount], by: RequestScope) -> No
             }
         )
         entry = AuditEntry.of(by, "user-added", f"user:{user_id}", role=person.role)
-        entries.append(replace(entry, tenant_id=tenant_id).values())
+        entries.append(replace(entry, tenant_id=tenant_id).values(now))
     if users:
         db.execute(insert(UserRow), users)
         db.execute(insert(AuditRow), entries)

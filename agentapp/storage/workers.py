@@ -13,7 +13,6 @@ from agentapp.storage.db import Database
 from agentapp.storage.operator_models import WorkerRow
 from agentapp.storage.schema import HEAD
 from agentapp.storage.statements import Statement
-from agentapp.storage.values import utc_now
 from agentapp.telemetry.conditions import SILENT_AFTER, SilentWorker
 
 _COLUMNS = ("id", "host", "pid", "started_at", "seen_at", "numbers", "build", "knows_revision")
@@ -58,7 +57,7 @@ class WorkerStore:
         values = {"id": worker[:64], "host": host[:64], "pid": pid, "started_at": started_at}
         with self._db.transaction() as db:
             told = {"numbers": dict(numbers), "build": self._build, "knows_revision": HEAD}
-            db.run_later(self._write, {**values, **told, "seen_at": utc_now()})
+            db.run_later(self._write, {**values, **told, "seen_at": db.clock.utc_now()})
 
     def silent_since(self, moment: datetime) -> list[SilentWorker]:
         """Those of which nothing was heard since then. There are few rows."""
@@ -78,7 +77,7 @@ class WorkerStore:
         query = select(WorkerRow).order_by(*order).limit(count)
         if after is not None:
             query = query.where(tuple_(*order) > tuple_(*after))
-        now = utc_now()
+        now = self._db.clock.utc_now()
         with self._db.reading() as db:
             return [_worker(row, now) for row in db.scalars(query)]
 

@@ -115,7 +115,15 @@ METRICS = (
         MappingProxyType({"thread": ("heartbeat", "heartbeat-leases")}),
         mode="livemax",
     ),
+    Metric(
+        "gauge",
+        "host_clock_ahead_seconds",
+        "By how much the clock of this host is ahead of the database's.",
+        mode="mostrecent",
+    ),
 )
+# Only where there is a Redis. It is what the worker knows that was asked.
+REDIS_UP = Metric("gauge", "redis_up", "Whether Redis is there: 1 or 0.")
 # What is not counted in a process. It is read from the database when Prometheus asks, so it is the same on
 # every host.
 READ_FROM_DATABASE = (

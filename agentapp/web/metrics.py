@@ -9,7 +9,7 @@ from ipaddress import ip_address
 from flask import Blueprint, Request, Response, request
 
 from agentapp.errors import LoginRequired, NotFound, StorageUnavailable
-from agentapp.telemetry.catalogue import READ_FROM_DATABASE
+from agentapp.telemetry.catalogue import READ_FROM_DATABASE, REDIS_UP
 from agentapp.telemetry.metrics import CONTENT_TYPE, GaugeNow
 from agentapp.web.parts import Parts, parts
 
@@ -23,7 +23,8 @@ def show() -> Response:
     """Those of all workers of this host together, whichever of them answers."""
     app = parts()
     _require_scraper(request, app.settings.metrics_token)
-    return Response(app.telemetry.metrics.exposition(_from_database(app)), content_type=CONTENT_TYPE)
+    gauges = (*_redis_up(app), *_from_database(app))
+    return Response(app.telemetry.metrics.exposition(gauges), content_type=CONTENT_TYPE)
 
 
 def _require_scraper(request: Request, token: str | None) -> None:
@@ -44,6 +45,12 @@ def _is_from_this_machine(request: Request) -> bool:
         return not request.remote_addr  # a Unix socket has no address
     hops = parts().settings.trusted_proxies
     return is_loopback and (hops > 0 or not any(name in request.headers for name in FORWARDED))
+
+
+def _redis_up(app: Parts) -> list[GaugeNow]:
+    if app.redis is None:
+        return []
+    return [GaugeNow(REDIS_UP.name, REDIS_UP.help, {"": 0.0 if app.redis.is_away else 1.0})]
 
 
 def _from_database(app: Parts) -> list[GaugeNow]:

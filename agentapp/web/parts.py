@@ -5,9 +5,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from mmap import mmap
 from pathlib import Path
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from flask import Request, current_app, g, request
 
@@ -27,6 +28,7 @@ from agentapp.storage.db import Database
 from agentapp.storage.engines import pool_size
 from agentapp.storage.logins import Logins, SeenLogins
 from agentapp.storage.minute_counts import IsolationScore
+from agentapp.storage.readiness import Readiness
 from agentapp.storage.room import Room
 from agentapp.storage.usage_days import OwnUsage
 from agentapp.storage.vacuum import Vacuum
@@ -35,6 +37,9 @@ from agentapp.telemetry.measurements import Measurements
 from agentapp.turns.heartbeat import Heartbeat
 from agentapp.turns.service import TurnService
 from agentapp.web.admin_stores import AdminStores
+
+if TYPE_CHECKING:
+    from agentapp.storage.redis_client import Redis
 
 log = logging.getLogger(__name__)
 
@@ -50,6 +55,8 @@ class Parts:
     settings: Settings
     binder: ThreadBinder
     db: Database
+    readiness: Readiness
+    redis: Redis | None
     room: Room
     accounts: Accounts
     logins: Logins
@@ -97,6 +104,8 @@ class Parts:
             self.db.share_writing(write_token)
         self.db.schema.watch()
         self.turns.kit.traces.start()
+        if self.redis is not None:
+            self.redis.start()
         threads = threads or self.settings.threads
         self.turns.start(threads, self.settings.threads_reserved)
         self.cleaning.wake()
@@ -130,11 +139,23 @@ class Parts:
         self.cleaning.close()
         self.turns.close()
         self.turns.kit.traces.close()
+        self.readiness.close()
+        if self.redis is not None:
+            self.redis.close()
         self.db.close()
 
 
 def parts() -> Parts:
     return cast(Parts, current_app.extensions["agentapp"])
+
+
+def now() -> float:
+    """Seconds since 1970, by the database's clock: times that are shown are compared with stored ones."""
+    return parts().db.clock.now()
+
+
+def utc_now() -> datetime:
+    return parts().db.clock.utc_now()
 
 
 def this_request() -> Request:

@@ -223,10 +223,9 @@ def test_taken_port_is_one_line_and_touches_no_database(tmp_path: Path, taken_po
     ("url", "problem"),
     [
         ("postgresql+psycopg://h:port/d", "AGENTAPP_DATABASE_URL: is not a database URL"),
-        ("postgresql+psycopg://nobody@127.0.0.1:1/none", "cannot migrate the database: "),
         ("sqlite:///instance/agentapp.sqlite3", "the database is at revision 0099, made by a newer agentapp"),
     ],
-    ids=["unreadable", "away", "newer"],
+    ids=["unreadable", "newer"],
 )
 def test_database_that_serve_cannot_use_is_one_line(tmp_path: Path, url: str, problem: str) -> None:
     set_revision(upgrade(tmp_path), "0099")

@@ -6,7 +6,6 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,9 +14,9 @@ from sqlalchemy import Connection, Engine, exc, select, text
 from agentapp.errors import BadRequest, SettingError, StorageUnavailable
 from agentapp.parsing import supported_database_url
 from agentapp.storage import schema
+from agentapp.storage.clock import utc_now_at
 from agentapp.storage.models import LiveTurn, Tenant
 from agentapp.storage.operator_models import WorkerRow
-from agentapp.storage.values import utc_now
 from agentapp.telemetry.conditions import SILENT_AFTER
 
 # A copy takes as long as it takes. Nobody waits for rows of a database that no server uses.
@@ -99,7 +98,7 @@ def check_source(source: Database) -> None:
 
 def refuse_running(connection: Connection) -> None:
     """What a server does on the source from now on would be missing in the copy."""
-    now = _now(connection)
+    now = utc_now_at(connection)
     for row in connection.execute(select(WorkerRow.host, WorkerRow.pid, WorkerRow.seen_at)):
         if now - row.seen_at < SILENT_AFTER:
             again = (SILENT_AFTER - (now - row.seen_at)).total_seconds()
@@ -144,14 +143,6 @@ def _postgres_identity(database: Database) -> tuple[object, ...]:
     query = "SELECT pg_postmaster_start_time(), oid FROM pg_database WHERE datname = current_database()"
     with database.snapshot() as connection:
         return tuple(connection.execute(text(query)).one())
-
-
-def _now(connection: Connection) -> datetime:
-    """By the clock of the server that compares leases with it."""
-    if connection.dialect.name == "sqlite":
-        return utc_now()
-    now: datetime = connection.execute(text("SELECT clock_timestamp()")).scalar_one()
-    return now
 
 
 def _lift_limits(connection: Connection) -> None:

@@ -29,7 +29,6 @@ from agentapp.storage.copying import target as filling
 from agentapp.storage.copying.tables import DECISIONS, copied_tables, kind_of
 from agentapp.storage.engines import make_engine
 from agentapp.storage.operator_models import Base
-from agentapp.storage.values import utc_now
 from agentapp.web.parts import Parts
 from tests.support.commands import Agentapp, set_revision
 from tests.support.databases import DATABASES
@@ -39,6 +38,7 @@ from tests.support.rounds import ROUNDS
 from tests.support.server import clean_env
 from tests.support.server_users import wait_for
 from tests.support.stored_bytes import counted, kept
+from tests.support.times import utc_now
 from tests.support.turns import hurry
 from tests.support.users import Person
 

@@ -25,10 +25,10 @@ from agentapp.storage.operator_models import (
     UsageTotalDay,
     WorkerRow,
 )
-from agentapp.storage.values import utc_now
 from agentapp.web.parts import Parts
 from tests.support.admin_rows import trip
 from tests.support.erased_users import MARK, leave_traces
+from tests.support.times import utc_now
 from tests.support.turns import ELSEWHERE
 from tests.support.users import person
 from tests.web.admin.planted import plant

@@ -23,7 +23,10 @@ from bench.turns.talk import PLAIN
 
 SAMPLE_SECONDS = 0.05
 APP = "bench.turns.named_tenants:app()"
-SESSIONS = "SELECT pid, application_name, xact_start, wait_event_type = 'Lock' FROM pg_stat_activity WHERE datname = %s"
+SESSIONS = """
+SELECT pid, application_name, xact_start, coalesce(wait_event_type, '') = 'Lock'
+FROM pg_stat_activity WHERE datname = %s
+"""
 # It looks into pg_locks under all of its locks at once.
 BLOCKING = "SELECT pid, pg_blocking_pids(pid) FROM unnest(%s::int[]) AS waiting(pid)"
 NO_TENANT = "no tenant"
@@ -44,24 +47,21 @@ class Waiting:
 
 
 def who_waits(connection: psycopg.Connection[Any], database: str) -> list[Waiting]:
-    """Those who are in the same transaction before and after it was asked who has what they wait for: the names
-    of the sessions and what they wait for are not of one moment.
+    """Those who are in the same transaction before and after it was asked who has what they wait for: what
+    PostgreSQL says of both is not of one moment.
     """
     before = _sessions(connection, database)
-    waiting = [pid for pid, (_, _, waits) in before.items() if waits]
+    waiting = [pid for pid, (*_, waits) in before.items() if waits]
     if not waiting:
         return []
-    pairs = [
-        (pid, by) for pid, all_by in connection.execute(BLOCKING, (waiting,)).fetchall() for by in all_by
-    ]
+    blocking = connection.execute(BLOCKING, (waiting,)).fetchall()
     after = _sessions(connection, database)
-    return [
-        Waiting(before[pid][0] or NO_TENANT, before[by][0] or NO_TENANT)
-        for pid, by in pairs
-        if pid in before
-        and by in before
-        and (before[pid], before[by][:2]) == (after.get(pid), after.get(by, ())[:2])
-    ]
+
+    def is_same(pid: int) -> bool:
+        return pid in before and pid in after and before[pid][:2] == after[pid][:2]
+
+    pairs = [(pid, by) for pid, all_by in blocking for by in all_by if is_same(pid) and is_same(by)]
+    return [Waiting(*(before[each][0] or NO_TENANT for each in pair)) for pair in pairs]
 
 
 def _sessions(connection: psycopg.Connection[Any], database: str) -> dict[int, tuple[Any, ...]]:

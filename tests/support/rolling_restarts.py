@@ -54,9 +54,8 @@ def roll(
             for host, way in zip(hosts, itertools.cycle(ways), strict=False):
                 took.append(restart(hosts, host, way))
                 wait_for_messages(crowd)
-            tell(
-                f"{number + 1} of {count}: {crowd.tried.done.total():,} tried, {len(crowd.tried.failed):,} failed"
-            )
+            tried = crowd.tried
+            tell(f"{number + 1} of {count}: {tried.done.total():,} tried, {len(tried.failed):,} failed")
     return crowd.tried, kept_otherwise(database, crowd.tried), took
 
 

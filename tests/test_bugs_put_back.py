@@ -1656,6 +1656,73 @@ BUGS = (
         "given=must_change or person.password is None",
         "given=must_change",
         "tests/cli/test_user_import.py::test_without_passwords_each_gets_one_that_has_to_be_changed",
+        "a schema that must be exactly this code's own",
+        "agentapp/storage/schema.py",
+        "    if oldest_code is not None and oldest_code <= HEAD:\n        return None\n",
+        "",
+        "tests/storage/test_compatibility.py"
+        "::test_a_newer_schema_that_this_code_can_work_with_is_used_and_left_alone[sqlite]",
+    ),
+    Bug(
+        "any newer schema will do",
+        "agentapp/storage/schema.py",
+        "    if oldest_code is not None and oldest_code <= HEAD:\n",
+        "    if True:\n",
+        "tests/storage/test_compatibility.py"
+        "::test_a_worker_does_not_touch_a_database_that_does_not_fit_until_it_does_again[sqlite-newer]",
+    ),
+    Bug(
+        "hot statements that do not ask whether the schema fits",
+        "agentapp/storage/db.py",
+        "        self.schema.require()\n        if self._kept_writers is not None:\n",
+        "        if self._kept_writers is not None:\n",
+        "tests/storage/test_compatibility.py"
+        "::test_a_worker_does_not_touch_a_database_that_does_not_fit_until_it_does_again[sqlite-older]",
+    ),
+    Bug(
+        "a worker that starts while the database is away takes any schema",
+        "agentapp/storage/schema_gate.py",
+        "        self._problem = NOT_SEEN_YET\n",
+        "",
+        "tests/storage/test_compatibility.py"
+        "::test_a_worker_that_starts_while_the_database_is_away_uses_it_only_when_it_was_seen[sqlite]",
+    ),
+    Bug(
+        "a migration that stands in everybody's way while it waits for a table",
+        "agentapp/storage/migration_lock.py",
+        "    connection.execute(text(f\"SET LOCAL lock_timeout = '{TABLE_WAIT_SECONDS * 1000:.0f}ms'\"))\n",
+        "",
+        "tests/storage/test_compatibility.py::test_nobody_waits_long_behind_a_migration_that_waits",
+    ),
+    Bug(
+        "a migration that does not try again",
+        "agentapp/storage/migrate.py",
+        "            if time.monotonic() > ends:\n                raise\n",
+        "            raise\n",
+        "tests/storage/test_compatibility.py::test_nobody_waits_long_behind_a_migration_that_waits",
+    ),
+    Bug(
+        "a migration under the limits of a request",
+        "agentapp/storage/migration_lock.py",
+        '        ("idle_in_transaction_session_timeout", "0"),\n',
+        "",
+        "tests/storage/test_compatibility.py"
+        "::test_what_a_migration_does_may_take_longer_than_a_statement_may",
+    ),
+    Bug(
+        "something taken away from workers that run",
+        "agentapp/storage/migrate.py",
+        "        refuse_if_older_workers_run(connection, oldest_code)\n",
+        "        pass\n",
+        "tests/storage/test_compatibility.py::test_nothing_is_taken_away_from_workers_that_run[sqlite]",
+    ),
+    Bug(
+        "a revision that takes away and does not tell",
+        "agentapp/storage/migrate.py",
+        "        schema.note_oldest_code(connection, oldest_code)\n",
+        "        pass\n",
+        "tests/storage/test_compatibility.py"
+        "::test_a_revision_that_only_adds_leaves_who_fits_and_one_that_takes_away_says_it[sqlite]",
     ),
     Bug(
         "a database that hangs is waited for",

@@ -1501,6 +1501,8 @@ BUGS = (
         "return self._wall()",
         "tests/storage/test_clock.py::test_the_time_is_asked_for_once_and_counted_on_from_there",
     ),
+    ),
+    Bug(
     Bug(
         "limits by the clock of each host",
         "agentapp/app.py",
@@ -1896,6 +1898,8 @@ BUGS = (
         "not 0 <= self._clock() - signed_at.timestamp() <= max_age:",
         "tests/web/test_sessions.py::test_a_cookie_that_a_host_ahead_has_signed_counts_at_once[1]",
     ),
+    ),
+    Bug(
     ),
     Bug(
 )

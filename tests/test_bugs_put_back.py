@@ -852,7 +852,7 @@ BUGS = (
         "                return self._store_after_all(chat)\n",
         "                return False\n",
         "tests/turns/test_heartbeat.py"
-        "::test_a_turn_that_was_taken_for_dead_and_answered_whole_is_saved[sqlite]",
+        "::test_a_turn_that_was_taken_for_dead_and_answered_whole_is_saved[sqlite-plain]",
     ),
     Bug(
         "an answer that comes back into a chat that went on without it",

@@ -1384,7 +1384,6 @@ BUGS = (
         "tests/storage/test_compatibility.py"
         "::test_a_revision_that_only_adds_leaves_who_fits_and_one_that_takes_away_says_it[sqlite]",
     ),
-    Bug(),
     Bug(
         "a cookie that a host has signed a moment ahead is refused",
         "agentapp/web/dated_signer.py",
@@ -1429,7 +1428,6 @@ BUGS = (
         "if false then",
         "tests/sessions/test_sessions.py::test_of_many_threads_that_save_exactly_one_wins_each_round[redis]",
     ),
-    Bug(),
     Bug(
         "events of another chat taken from another worker",
         "agentapp/turns/remote.py",
@@ -1486,7 +1484,6 @@ BUGS = (
         "",
         "tests/turns/test_live_bus.py::test_nothing_stays_in_redis",
     ),
-    Bug(),
     Bug(
         "a connection to Redis that is used again before its answer has come",
         "agentapp/storage/redis_connection.py",
@@ -1672,7 +1669,6 @@ BUGS = (
         "given=must_change",
         "tests/cli/test_user_import.py::test_without_passwords_each_gets_one_that_has_to_be_changed",
     ),
-    Bug(),
 )
 
 

@@ -1486,6 +1486,8 @@ BUGS = (
     ),
     ),
     Bug(
+    ),
+    Bug(
     Bug(
         "a connection to Redis that is used again before its answer has come",
         "agentapp/storage/redis_connection.py",
@@ -1898,6 +1900,8 @@ BUGS = (
         "not 0 <= self._clock() - signed_at.timestamp() <= max_age:",
         "tests/web/test_sessions.py::test_a_cookie_that_a_host_ahead_has_signed_counts_at_once[1]",
     ),
+    ),
+    Bug(
     ),
     Bug(
     ),

@@ -193,22 +193,15 @@ def post_fork(arbiter: Any, worker: Any) -> None:
 
 
 def post_worker_init(worker: Any) -> None:
-    """Start the parts of the application, check the schema once more, and be ready for the first request.
+    """Start the parts of the application, and be ready for the first request.
 
-    A worker that is started later, after a crash or SIGHUP, may find another schema than the first ones did.
+    A worker that is started later, after a crash or SIGHUP, may find a schema that it cannot work with. It
+    must not end then, for the whole server would: it answers 503 until the schema fits (`SchemaGate`).
     """
-    from agentapp.errors import StartError, StorageUnavailable
     from agentapp.web.warm_up import warm_up
 
     app = worker.wsgi.extensions["agentapp"]
     app.start(worker.cfg.threads, worker.seats, worker.write_token, worker.metrics)
-    try:
-        _require_schema(worker.wsgi)
-    except StorageUnavailable:
-        pass  # the database may come back; until then /readyz answers 503
-    except StartError as exc:
-        print(f"agentapp: {escaped(str(exc))}", file=sys.stderr, flush=True)
-        sys.exit(3)  # gunicorn's WORKER_BOOT_ERROR: the whole server stops
     warm_up(worker.wsgi)
     gc.collect()
     gc.freeze()  # what is there now stays: the collector need not look at it again and again
@@ -304,12 +297,6 @@ def _rehearse(arbiter: Any) -> None:
     try:
         for address in arbiter.cfg.bind:
             schema.engine_for(config.load(bind=address).database_url)
-        _require_schema(arbiter.app.wsgi())
+        schema.require_usable(arbiter.app.wsgi().extensions["agentapp"].settings.database_url)
     except StorageUnavailable as exc:
         print(f"agentapp: starting anyway: {escaped(str(exc))}", file=sys.stderr)
-
-
-def _require_schema(app: Any) -> None:
-    from agentapp.storage import schema
-
-    schema.require_current(app.extensions["agentapp"].settings.database_url)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from socket import gethostname
+
 from flask import Flask
 from werkzeug.middleware.proxy_fix import ProxyFix
 
-from agentapp import config, web
+from agentapp import build, config, web
 from agentapp.agents import providers
 from agentapp.agents.drivers.shared import Deadlines
 from agentapp.agents.drivers.threaded import ThreadedDriver
@@ -40,6 +42,8 @@ from agentapp.storage.breakers import SqlBreakerStore
 from agentapp.storage.cells import CellStore
 from agentapp.storage.chat_removal import ChatRemoval
 from agentapp.storage.chats import Chats
+from agentapp.storage.clock import DatabaseClock
+from agentapp.storage.clock_watch import READ_SECONDS, WatchClock
 from agentapp.storage.count_series import CountSeries
 from agentapp.storage.db import Database
 from agentapp.storage.limits import SqlLimitStore
@@ -48,6 +52,8 @@ from agentapp.storage.live_turns import SqlLiveTurnStore
 from agentapp.storage.logins import Logins, SeenLogins
 from agentapp.storage.minute_counts import IsolationScore, MinuteCountStore
 from agentapp.storage.notes import Notes
+from agentapp.storage.postgres_options import PostgresOptions
+from agentapp.storage.readiness import Readiness
 from agentapp.storage.redis_choice import find_redis
 from agentapp.storage.retention_parts import (
     make_all_chats,
@@ -57,13 +63,14 @@ from agentapp.storage.retention_parts import (
 )
 from agentapp.storage.room import Room
 from agentapp.storage.running_turns import RunningTurns
+from agentapp.storage.schema_gate import LOOK_SECONDS as LOOK_AT_SCHEMA_SECONDS
+from agentapp.storage.schema_gate import LookAtSchema
 from agentapp.storage.search_index import SearchIndex
 from agentapp.storage.turns import SqlTurnStore
 from agentapp.storage.usage_days import OwnUsage
 from agentapp.storage.usage_reports import UsageReports
 from agentapp.storage.user_admin import UserAdmin
 from agentapp.storage.vacuum import Vacuum
-from agentapp.storage.values import utc_now
 from agentapp.storage.violations import ViolationLog
 from agentapp.storage.workers import WorkerStore
 from agentapp.telemetry import Telemetry, bound_records
@@ -74,6 +81,7 @@ from agentapp.telemetry.conditions import (
     ScoreBelowOne,
     SilentWorkers,
     UnsettledReservations,
+    WrongClock,
 )
 from agentapp.telemetry.delivery import DELIVER_SECONDS, DeliverAlerts
 from agentapp.telemetry.jobs import (
@@ -115,7 +123,7 @@ def create_app(settings: Settings | None = None, team: Team | None = None) -> Fl
 
 
 def make_parts(settings: Settings, team: Team) -> Parts:
-    telemetry = Measurements()
+    telemetry = Measurements(lambda: db.clock.estimate())
     binder = ThreadBinder(lambda scope: _report_left_bound(telemetry, scope))
     bound_records.follow(binder)
     db = Database(
@@ -124,12 +132,13 @@ def make_parts(settings: Settings, team: Team) -> Parts:
         settings.db_statement_timeout,
         settings.disk_reserve_bytes,
         telemetry=telemetry,
+        postgres=PostgresOptions.of(settings),
     )
     redis = find_redis(settings.redis_url, settings.secret_key)
     room = Room(db, StorageQuota(settings.storage_user_bytes, settings.storage_tenant_bytes))
     accounts, chats, cells, seen_logins = Accounts(db), Chats(db, room), CellStore(db), SeenLogins(db)
     cell_kind = Cells(cell_policies(settings, longest_turn(settings)))
-    guardrails = make_guardrails(settings, cell_kind, cells)
+    guardrails = make_guardrails(settings, cell_kind, cells, db.clock)
     kit = TurnKit(
         store=SqlTurnStore(db, cells, room),
         guardrails=guardrails,
@@ -148,13 +157,16 @@ def make_parts(settings: Settings, team: Team) -> Parts:
     )
     audit_tallies = AuditTallies(db)
     all_chats = make_all_chats(db, kit.store, kit.ends, cells)
-    clean_up = ScheduledCleanUp(make_clean_up(db, settings, cell_kind, cells), BackgroundJobs(db), utc_now)
+    clean_up = ScheduledCleanUp(
+        make_clean_up(db, settings, cell_kind, cells), BackgroundJobs(db), db.clock.utc_now
+    )
     seats = Seats(settings.threads + PAGES_WORKER)
     slots = StreamSlots(seats, settings.threads, settings.threads_reserved, settings.streams_user)
-    live_turns, workers, score = SqlLiveTurnStore(db), WorkerStore(db), IsolationScore(db, telemetry)
+    live_turns, score = SqlLiveTurnStore(db), IsolationScore(db, telemetry)
+    workers = WorkerStore(db, build.NAME)
     alerts = AlertStore(db, delivers=settings.alert_webhook is not None)
     parts: Parts
-    report = ReportWorker(telemetry, workers, kit.leases.worker, lambda: parts.live())
+    report = ReportWorker(telemetry, workers, kit.leases.worker, lambda: parts.live(), db.clock.utc_now)
     conditions = FindConditions(
         telemetry,
         (
@@ -162,12 +174,15 @@ def make_parts(settings: Settings, team: Team) -> Parts:
             LateThreads(kit.leases.worker, lambda: parts.turns.heartbeat.lateness()),
             SilentWorkers(workers, kit.leases.lives),
             UnsettledReservations(live_turns),
+            WrongClock(gethostname(), db.clock.problem),
         ),
+        db.clock.utc_now,
     )
     parts = Parts(
         settings=settings,
         binder=binder,
         db=db,
+        readiness=Readiness(db),
         redis=redis,
         room=room,
         accounts=accounts,
@@ -187,7 +202,9 @@ def make_parts(settings: Settings, team: Team) -> Parts:
             SearchIndex(db),
             slots,
             binder,
+            first_jobs=(ScheduledJob(LookAtSchema(db.schema), every=LOOK_AT_SCHEMA_SECONDS),),
             more_jobs=(
+                ScheduledJob(WatchClock(db.clock, telemetry), every=READ_SECONDS),
                 ScheduledJob(StoreCounts(telemetry, MinuteCountStore(db)), every=STORE_SECONDS),
                 ScheduledJob(StoreViolations(telemetry, ViolationLog(db)), every=STORE_SECONDS),
                 ScheduledJob(audit_tallies, every=STORE_SECONDS),
@@ -229,7 +246,7 @@ def make_admin_stores(
         retention=make_retention_store(db, settings),
         old_chats=ChatRemoval(db, cells),
         limits=LimitAdmin(cell_kind, SqlLimitStore(db, cells)),
-        breakers=BreakerAdmin(cell_kind, SqlBreakerStore(db, cells)),
+        breakers=BreakerAdmin(cell_kind, SqlBreakerStore(db, cells), db.clock.now),
         counts=CountSeries(db),
         violations=ViolationLog(db),
         live_objects=LiveObjects(db, 3 * REPORT_SECONDS),
@@ -245,17 +262,20 @@ def webhook_jobs(settings: Settings, db: Database, binder: ThreadBinder) -> tupl
     if settings.alert_webhook is None or settings.alert_webhook_secret is None:
         return ()
     receiver = Webhook(settings.alert_webhook, settings.alert_webhook_secret)
-    return (ScheduledJob(DeliverAlerts(AlertOutbox(db), receiver, binder), every=DELIVER_SECONDS),)
+    deliver = DeliverAlerts(AlertOutbox(db), receiver, binder, db.clock.utc_now)
+    return (ScheduledJob(deliver, every=DELIVER_SECONDS),)
 
 
-def make_guardrails(settings: Settings, cell_kind: Cells, cells: CellStore) -> Guardrails:
+def make_guardrails(
+    settings: Settings, cell_kind: Cells, cells: CellStore, clock: DatabaseClock
+) -> Guardrails:
     registry = Registry(
         cell_kind,
         cells,
         cap=settings.registry_cap,
         cleanup_every=settings.registry_cleanup_every,
     )
-    return Guardrails(registry, settings.provider)
+    return Guardrails(registry, settings.provider, clock.now)
 
 
 def make_traces(settings: Settings) -> Traces:

@@ -253,8 +253,8 @@ class DictRows:
     def __init__(self) -> None:
         self.texts: dict[Key, str] = {}
 
-    def read(self, keys: Sequence[Key]) -> Mapping[Key, str]:
-        return {key: self.texts[key] for key in keys if key in self.texts}
+    def read(self, keys: Sequence[Key], unlocked: Sequence[Key] = ()) -> Mapping[Key, str]:
+        return {key: self.texts[key] for key in (*keys, *unlocked) if key in self.texts}
 
     def write(self, rows: Sequence[tuple[Key, str, str]]) -> None:
         self.texts |= {key: text for key, text, _ in rows}
@@ -411,17 +411,17 @@ class TimedGuardrails(Guardrails):
         with self.watch:
             return super().admit(rows, scope, max_cost)
 
-    def settle(self, rows: Rows[Key], scope: Scope, *end: Any) -> None:
+    def settle(self, rows: Any, scope: Scope, *end: Any) -> Any:
         with self.watch:
-            super().settle(rows, scope, *end)
+            return super().settle(rows, scope, *end)
 
 
 class TimedRows(CellRows):
     watch = Stopwatch()
 
-    def read(self, keys: Sequence[Key]) -> Mapping[Key, str]:
+    def read(self, keys: Sequence[Key], unlocked: Sequence[Key] = ()) -> Mapping[Key, str]:
         with self.watch:
-            return super().read(keys)
+            return super().read(keys, unlocked)
 
     def write(self, rows: Sequence[tuple[Key, str, str]]) -> None:
         with self.watch:
@@ -430,7 +430,7 @@ class TimedRows(CellRows):
 
 class TimedCells(CellStore):
     def rows(self, db: Any) -> TimedRows:
-        return TimedRows(self, db.connection())
+        return TimedRows(self, db)
 
 
 def turns(sqlite: str, postgres: str, settings: Settings) -> None:

@@ -7,8 +7,9 @@ byte they get. ``kills``, ``terms``, ``hups`` and ``recycles`` end workers or th
 ``resumes``, ``doubles``, ``silent``, ``stops``, ``streams``, ``logins`` and ``disconnects`` are what readers
 and models do; ``counts`` kills four workers that also end by themselves, and compares the metrics with what
 people were told, as ``kills``, ``hups`` and ``recycles`` do too; ``charges`` and ``killed-charges`` end
-answers and workers at random moments and compare what was charged with what the model received and sent. The
-suite does each of them a few times.
+answers and workers at random moments and compare what was charged with what the model received and sent;
+``outages`` stops a PostgreSQL of its own for 10 s each, restarts it at once as after a crash, and freezes it
+for 50 s. The suite does each of them a few times.
 
 ``streams`` and ``silent`` need some thousands of open files: see ``ulimit -n``.
 """
@@ -29,8 +30,10 @@ from typing import Any
 
 from agentapp.storage import migrate
 from agentapp.storage.write_permits import WritePermits
-from tests.support import charging_scenarios, client_scenarios, shutdown_scenarios
+from tests.support import charging_scenarios, client_scenarios, outage_scenarios, shutdown_scenarios
 from tests.support.databases import migrated_in
+from tests.support.outage_scenarios import frozen_for, stopped_for
+from tests.support.postgres_server import postgres_server
 from tests.support.retrying_users import CountingModel, Found, Installation, Words, installation, memory
 from tests.support.server import SCRIPTS, free_port
 
@@ -39,6 +42,7 @@ SERVE = (SCRIPTS / "agentapp", "serve")  # with all that it takes to start, and 
 GRACE = 8.0
 DEADLINE = 15.0  # long enough for all to be silent together
 SLOW = 0.15  # seconds a word: most are in the middle of an answer when a worker is killed
+OUTAGE_SECONDS, FROZEN_SECONDS = 10.0, 50.0
 WATCHED = 10.0  # seconds for which commits are counted
 WORDS = 30  # of a slow answer
 RATE = 250  # of all slow answers' words together, a second: more would measure the machine
@@ -114,6 +118,14 @@ def commits(directory: Path) -> int:
     return sum(int(path.read_text() or "0") for path in directory.glob("commits-*"))
 
 
+def outages(directory: Path, url: str, count: int) -> Found:
+    these = [stopped_for(OUTAGE_SECONDS, ("fast", "immediate")[number % 2]) for number in range(count)]
+    these += [stopped_for(0, "immediate"), frozen_for(FROZEN_SECONDS)]
+    settings = {"command": SERVE, "word_seconds": SLOW, **outage_scenarios.SETTINGS}
+    with postgres_server() as postgres, installation(directory, postgres.url, **settings) as running:
+        return outage_scenarios.outages(running, postgres, these)
+
+
 RUNS: Mapping[str, tuple[Run, int]] = MappingProxyType(
     {
         "kills": (
@@ -154,6 +166,7 @@ RUNS: Mapping[str, tuple[Run, int]] = MappingProxyType(
         "logins": (with_installation(lambda running, count: client_scenarios.logins(running)), 1),
         "disconnects": (with_installation(client_scenarios.disconnects), 200),
         "charges": (with_installation(charging_scenarios.ends, **charging_scenarios.SETTINGS), 200),
+        "outages": (outages, 20),
         "killed-charges": (with_installation(charging_scenarios.kills, **charging_scenarios.SETTINGS), 50),
     }
 )
@@ -165,6 +178,8 @@ def main() -> None:
     parser.add_argument("--count", type=int)
     parser.add_argument("--database", choices=("sqlite", "postgresql"), default="sqlite")
     options = parser.parse_args()
+    if options.name == "outages":
+        options.database = "postgresql"
     run, usual = RUNS[options.name]
     with tempfile.TemporaryDirectory(prefix="agentapp-bench-") as home:
         template = Path(home, "template.sqlite3")

@@ -19,7 +19,7 @@ LAYERS = (
     {"agents", "guardrails", "server"},
     {"config", "telemetry"},
     {"events", "instance", "isolation", "parsing", "processors"},
-    {"audit", "errors", "logs"},
+    {"audit", "build", "errors", "logs"},
 )
 # Third parties with an owner: nobody else may import them.
 OWNERS = {

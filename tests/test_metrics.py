@@ -151,7 +151,7 @@ class Kept(list[Any]):
 
 
 def test_what_could_not_be_stored_is_stored_the_next_time() -> None:
-    telemetry, kept, found = Measurements(), Kept(), Kept()
+    telemetry, kept, found = Measurements(lambda: 0.0), Kept(), Kept()
     telemetry.violation("foreign-event", "planted", "r", tenant_id="t")
     with pytest.raises(ConnectionError):
         StoreCounts(telemetry, Away()).run(0.0)

@@ -14,7 +14,7 @@ from importlib import import_module
 
 import click
 
-from agentapp import __version__
+from agentapp import build
 from agentapp.errors import AgentappError, SettingError, StartError
 from agentapp.instance import PRIVATE_UMASK
 from agentapp.logs import escaped
@@ -68,7 +68,7 @@ class _PlainErrors(click.Group):
     cls=_PlainErrors,
     commands=[CommandOnDemand(name, help=summary) for name, summary in COMMANDS],
 )
-@click.version_option(__version__, prog_name="agentapp", message="%(prog)s %(version)s")
+@click.version_option(build.NAME, prog_name="agentapp", message="%(prog)s %(version)s")
 def main() -> None:
     """A multi-user chat-agent server."""
     os.umask(PRIVATE_UMASK)  # the database and the secret are for nobody else; gunicorn inherits it

@@ -89,7 +89,7 @@ def force(which: tuple[str, str], state: str, reason: str) -> None:
 def _open_admin(settings: config.Settings) -> Iterator[BreakerAdmin]:
     with open_database(settings) as database:
         cells = Cells(cell_policies(settings, longest_turn(settings)))
-        yield BreakerAdmin(cells, SqlBreakerStore(database, CellStore(database)))
+        yield BreakerAdmin(cells, SqlBreakerStore(database, CellStore(database)), database.clock.now)
 
 
 def _print_change(which: tuple[str, str], change: Change) -> None:

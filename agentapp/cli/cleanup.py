@@ -15,7 +15,6 @@ from agentapp.guardrails.cell import Cells
 from agentapp.guardrails.policies import cell_policies, longest_turn
 from agentapp.storage.cells import CellStore
 from agentapp.storage.retention_parts import make_clean_up
-from agentapp.storage.values import utc_now
 
 LONGEST_REST_SECONDS = 1.0
 
@@ -32,7 +31,7 @@ def cleanup(dry_run: bool) -> None:
         cell_kind = Cells(cell_policies(settings, longest_turn(settings)))
         clean_up = make_clean_up(database, settings, cell_kind, CellStore(database))
         tally, is_complete = clean_up.run(
-            utc_now(),
+            database.clock.utc_now(),
             dry_run=dry_run,
             is_over=asked_to_end.is_set,
             rest=lambda seconds: asked_to_end.wait(min(seconds, LONGEST_REST_SECONDS)),

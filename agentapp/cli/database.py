@@ -11,22 +11,28 @@ from agentapp.isolation import RequestScope, ThreadBinder
 from agentapp.storage import migrate, schema
 from agentapp.storage.accounts import Accounts
 from agentapp.storage.db import Database
+from agentapp.storage.postgres_options import PostgresOptions
 
 BY_COMMAND = RequestScope(request_id="cli")
 
 
-def upgrade(settings: Settings) -> None:
-    """Bring the schema up to date, in the instance directory if the database is there."""
+def upgrade(settings: Settings) -> str:
+    """Bring the schema up to date, in the instance directory if the database is there. Its revision then."""
     if settings.database_url.startswith(f"sqlite:///{settings.instance}/"):
         instance.prepare(settings.instance)
-    migrate.upgrade(settings.database_url)
+    return migrate.upgrade(settings.database_url)
 
 
 @contextmanager
 def open_database(settings: Settings) -> Iterator[Database]:
-    schema.require_current(settings.database_url)
+    schema.require_usable(settings.database_url)
     binder = ThreadBinder()
-    database = Database(settings.database_url, binder, settings.db_statement_timeout)
+    database = Database(
+        settings.database_url,
+        binder,
+        settings.db_statement_timeout,
+        postgres=PostgresOptions.of(settings),
+    )
     try:
         with binder.bound(BY_COMMAND):
             yield database

@@ -18,8 +18,8 @@ def db() -> None:
 @db.command()
 def upgrade() -> None:
     """Bring the database up to date. Does nothing if it is already."""
-    database.upgrade(config.load())
-    click.echo(f"the database is at revision {schema.HEAD}")
+    revision = database.upgrade(config.load())
+    click.echo(f"the database is at revision {schema.described(revision)}")
 
 
 @db.command()

@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from agentapp import __version__, config
+from agentapp import build, config
 from agentapp.parsing import settings_of
 from agentapp.server import options, resources
 
@@ -49,7 +49,7 @@ def prepare() -> None:
     upgrade(settings)
     url = options.url_of(chosen.bind, https=settings.https, hosts=settings.hosts)
     model = "demo model" if settings.provider == "demo" else settings.model
-    click.echo(f"agentapp {__version__} on {url} ({model})")
+    click.echo(f"agentapp {build.NAME} on {url} ({model})")
     with open_accounts(settings) as accounts:
         token = accounts.new_setup_token()
     if token:

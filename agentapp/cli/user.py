@@ -119,7 +119,7 @@ def erase(name: str, yes: bool, no_vacuum: bool) -> None:
         ):
             raise BadRequest("That is another name. Nothing was erased.")
         kind, cells = Cells(cell_policies(settings, longest_turn(settings))), CellStore(database)
-        guardrails = Guardrails(Registry(kind, cells), settings.provider)
+        guardrails = Guardrails(Registry(kind, cells), settings.provider, database.clock.now)
         ends = TurnEnds(guardrails, NullTelemetry(), UncountedTurns())
         chats = make_all_chats(database, SqlTurnStore(database, cells), ends, cells)
         erased = make_eraser(database, chats, guardrails).erase(found, RequestScope(request_id="cli"))

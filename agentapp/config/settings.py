@@ -73,12 +73,44 @@ class Settings:
         seconds,
         "seconds the database may take over one statement; migrations may take longer",
     )
+    db_lock_timeout: float = setting(
+        "AGENTAPP_DB_LOCK_TIMEOUT",
+        "10",
+        seconds,
+        "seconds that PostgreSQL waits for a row or table that somebody else has locked",
+    )
+    db_idle_transaction_timeout: float = setting(
+        "AGENTAPP_DB_IDLE_TRANSACTION_TIMEOUT",
+        "5",
+        seconds,
+        "seconds until PostgreSQL ends a transaction of which nothing is heard, so that its rows are free",
+    )
+    db_keepalive: int = setting(
+        "AGENTAPP_DB_KEEPALIVE",
+        "5",
+        whole(1, 3_600),
+        "seconds of silence after which TCP asks PostgreSQL's machine whether it is there",
+    )
+    db_tcp_user_timeout: float = setting(
+        "AGENTAPP_DB_TCP_USER_TIMEOUT",
+        "5",
+        seconds,
+        "seconds until a connection is given up on which PostgreSQL's machine acknowledges nothing",
+    )
+    db_pool: int = setting(
+        "AGENTAPP_DB_POOL",
+        "15",
+        whole(8, 1_000),
+        "connections of a worker to PostgreSQL at most; those not used for a minute are closed",
+    )
+    db_pgbouncer: str = setting(
+        "AGENTAPP_DB_PGBOUNCER",
+        "auto",
+        one_of("auto", "0", "1"),
+        "`1`: connections are shared between transactions by a pooler; `auto` finds out",
+    )
     redis_url: str | None = setting(
-        "AGENTAPP_REDIS_URL",
-        "",
-        redis_url_or_none,
-        "`redis://:password@host:6379/0`, or `rediss://` with TLS: what is hot goes there too",
-        secret=True,
+        "AGENTAPP_REDIS_URL", "", redis_url_or_none, "such as `rediss://:password@host:6379/0`", secret=True
     )
     secret_key: str = required_setting(
         "AGENTAPP_SECRET_KEY",

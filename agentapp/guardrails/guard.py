@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -58,7 +57,7 @@ class Guardrails:
         self,
         registry: Registry[Key, Cell],
         provider: str,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float],
     ) -> None:
         self.registry, self.clock = registry, clock
         self._provider = provider

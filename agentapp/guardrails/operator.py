@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
@@ -124,7 +123,7 @@ class BreakerAdmin:
     A ``tenant_id`` that is not None is that of an admin, who sees and sets the breakers of this tenant alone.
     """
 
-    def __init__(self, cells: Cells, store: BreakerStore, now: Callable[[], float] = time.time) -> None:
+    def __init__(self, cells: Cells, store: BreakerStore, now: Callable[[], float]) -> None:
         self._cells, self._store, self._now = cells, store, now
         self._registry: Registry[Key, Cell] = Registry(cells, store)
 

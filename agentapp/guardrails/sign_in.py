@@ -143,7 +143,7 @@ class SignIns:
     def _sweep(self, seconds: float) -> None:
         """Anybody can type any name, so rows that are too old to count must not stay."""
         if next(self._attempts) % SWEEP_EVERY == 0:
-            before = time.time() - 2 * max(seconds, CHECK_LEASE_SECONDS)
+            before = self._guardrails.clock() - 2 * max(seconds, CHECK_LEASE_SECONDS)
             self._store.forget((NAME, BROWSER, ADDRESS, ATTEMPTS), before)
 
 

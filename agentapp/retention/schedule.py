@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Protocol
 
 from agentapp.retention.clean_up import CleanUp, Swept, Tally
@@ -37,7 +37,7 @@ class ScheduledCleanUp:  # agentapp: shared ok - changed by the thread of its he
     def __init__(self, clean_up: CleanUp, jobs: DueJobs, clock: Callable[[], datetime]) -> None:
         self._clean_up, self._jobs, self._clock = clean_up, jobs, clock
         self._steps: Iterator[Swept] | None = None
-        self._tally, self._ends = Tally(), clock()
+        self._tally, self._ends = Tally(), datetime.min.replace(tzinfo=UTC)
         self._looked: float | None = None
         self._is_announced = False
 

@@ -26,7 +26,7 @@ from agentapp.storage.opened_logins import NOWHERE, Origin, end_login, note_sign
 from agentapp.storage.passwords import MAX_PASSWORD_BYTES, bytes_of, check_password
 from agentapp.storage.statements import Statement
 from agentapp.storage.user_changes import user_of_row
-from agentapp.storage.values import Role, User, utc_now
+from agentapp.storage.values import Role, User
 
 WRONG_CREDENTIALS = "The name or the password is not right."
 NOT_THE_OLD_ONE = "That is not your password."
@@ -175,7 +175,7 @@ class Accounts:
 
     def user_of(self, token: str) -> User | None:
         """The user of this login. None if the login has ended or expired, or its user is disabled."""
-        found = self._db.look(USER_OF_LOGIN, {"digest": digest_of(token), "now": utc_now()})
+        found = self._db.look(USER_OF_LOGIN, {"digest": digest_of(token), "now": self._db.clock.utc_now()})
         if not found:
             return None
         user_id, tenant_id, tenant, name, role, given_at = found[0]
@@ -187,7 +187,11 @@ class Accounts:
         live = (
             select(Login.digest)
             .join(UserRow, Login.user_id == UserRow.id)
-            .where(Login.digest.in_(by_digest), Login.expires_at > utc_now(), UserRow.disabled_at.is_(None))
+            .where(
+                Login.digest.in_(by_digest),
+                Login.expires_at > self._db.clock.utc_now(),
+                UserRow.disabled_at.is_(None),
+            )
         )
         with self._db.reading() as db:
             return {by_digest[digest] for digest in db.scalars(live)}
@@ -203,7 +207,7 @@ class Accounts:
                 return None
             token = secrets.token_urlsafe(32)
             db.execute(delete(SetupLink))
-            db.add(SetupLink(digest=digest_of(token), created_at=utc_now()))
+            db.add(SetupLink(digest=digest_of(token), created_at=self._db.clock.utc_now()))
             return token
 
     def knows_setup_token(self, token: str) -> bool:

@@ -11,7 +11,6 @@ from agentapp.storage.alerts import COLUMNS, IS_OPEN
 from agentapp.storage.db import Database
 from agentapp.storage.operator_models import AlertRow
 from agentapp.storage.statements import Statement
-from agentapp.storage.values import utc_now
 from agentapp.telemetry.alerts import StoredAlert
 
 # Far longer than a try can take. If its worker dies meanwhile, another one tries again after that.
@@ -30,11 +29,11 @@ class AlertOutbox:
         db.compile((ANY_DUE,))
 
     def has_due(self) -> bool:
-        return bool(self._db.look(ANY_DUE, {"now": utc_now()}))
+        return bool(self._db.look(ANY_DUE, {"now": self._db.clock.utc_now()}))
 
     def claim(self) -> StoredAlert | None:
         """One that is due, as it is with this try counted. No other worker gets it until that try is over."""
-        now = utc_now()
+        now = self._db.clock.utc_now()
         due = select(AlertRow.id).where(_IS_DUE).order_by(AlertRow.next_delivery_at).limit(1)
         claimed = (
             update(AlertRow)
@@ -47,7 +46,7 @@ class AlertOutbox:
             return None if row is None else StoredAlert(*row)
 
     def delivered(self, alert: StoredAlert) -> None:
-        self._end(alert, delivered_at=utc_now(), delivery_problem="", next_delivery_at=None)
+        self._end(alert, delivered_at=self._db.clock.utc_now(), delivery_problem="", next_delivery_at=None)
 
     def failed(self, alert: StoredAlert, problem: str, next_at: datetime | None) -> None:
         """It is tried again then, or never; never if it was acknowledged meanwhile."""

@@ -18,7 +18,6 @@ from agentapp.storage.db import Database
 from agentapp.storage.models import User
 from agentapp.storage.operator_models import AlertRow
 from agentapp.storage.statements import Statement
-from agentapp.storage.values import utc_now
 from agentapp.telemetry.alerts import SEVERITIES, Alert, StoredAlert
 
 # One that is open and raised again is sent to the webhook again, but not more often than this.
@@ -68,7 +67,7 @@ class AlertStore:
 
     def add(self, alerts: Sequence[Alert]) -> None:
         """In the same order in every worker, so that two of them never wait for each other's rows."""
-        now = utc_now()
+        now = self._db.clock.utc_now()
         rows = [
             self._values(alert, now) for alert in sorted(alerts, key=lambda each: (each.kind, each.subject))
         ]
@@ -133,7 +132,7 @@ class AlertStore:
             if row is None:
                 raise NotFound("There is no such alert.")
             if row.acknowledged_at is None:
-                row.acknowledged_at, row.acknowledged_by = utc_now(), by.user_id
+                row.acknowledged_at, row.acknowledged_by = self._db.clock.utc_now(), by.user_id
                 row.next_delivery_at = None
                 about = {"kind": row.kind, "about": row.subject, "count": row.count}
                 entry = AuditEntry.of(by, "alert-acknowledged", f"alert:{row.id}", **about)

@@ -11,10 +11,10 @@ from sqlalchemy import insert
 from sqlalchemy.orm import Session
 
 from agentapp.isolation import RequestScope, UserScope
+from agentapp.storage.clock import now_in
 from agentapp.storage.db import Database
 from agentapp.storage.operator_models import AuditRow
 from agentapp.storage.statements import Statement
-from agentapp.storage.values import utc_now
 
 ADD_ENTRY = Statement(insert(AuditRow), tuple(c.name for c in AuditRow.__table__.columns if c.name != "id"))
 
@@ -44,10 +44,10 @@ class AuditEntry:
             tenant_id, user_id = scope.tenant_id, scope.user_id
         return cls(action, subject, tenant_id, user_id, scope.request_id, detail)
 
-    def values(self) -> dict[str, Any]:
+    def values(self, now: datetime) -> dict[str, Any]:
         """The columns of its row."""
         return {
-            "at": self.at or utc_now(),
+            "at": self.at or now,
             "tenant_id": self.tenant_id,
             "user_id": self.user_id,
             "action": self.action,
@@ -59,7 +59,7 @@ class AuditEntry:
 
 def add_entry(db: Session, entry: AuditEntry) -> None:
     """As part of the transaction that does what the entry tells: there is never one without the other."""
-    db.add(AuditRow(**entry.values()))
+    db.add(AuditRow(**entry.values(now_in(db))))
 
 
 class AuditLog:
@@ -69,4 +69,4 @@ class AuditLog:
     def add(self, *entries: AuditEntry) -> None:
         """In a transaction of their own."""
         with self._db.transaction() as db:
-            db.run_many(ADD_ENTRY, [entry.values() for entry in entries])
+            db.run_many(ADD_ENTRY, [entry.values(db.clock.utc_now()) for entry in entries])

@@ -8,7 +8,6 @@ can fill the table, and no request waits for it.
 from __future__ import annotations
 
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -102,8 +101,8 @@ class AuditTallies:  # agentapp: shared ok - counted under a lock; the rest is c
 
     name = "store counted audit rows"
 
-    def __init__(self, db: Database, clock: Callable[[], float] = time.time) -> None:
-        self._db, self._log, self._clock = db, AuditLog(db), clock
+    def __init__(self, db: Database, clock: Callable[[], float] | None = None) -> None:
+        self._db, self._log, self._clock = db, AuditLog(db), clock or db.clock.estimate
         self._lock = threading.Lock()
         self._counted: dict[str, dict[Deed, Tally]] = {}  # by action
         self._waiting: dict[Deed, Tally] = {}  # until the minute is over: it has a row of theirs

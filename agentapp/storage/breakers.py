@@ -38,7 +38,8 @@ class SqlBreakerRows(CellRows):
         if change.reason:
             detail["reason"] = change.reason
         entry = AuditEntry.of(by, change.action, subject_of(change.key), **detail)
-        self._driver.run_later(ADD_ENTRY, replace(entry, tenant_id=change.tenant_id).values())
+        values = replace(entry, tenant_id=change.tenant_id).values(self._driver.clock.utc_now())
+        self._driver.run_later(ADD_ENTRY, values)
 
 
 class SqlBreakerStore:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
@@ -112,7 +111,7 @@ class CellRows:
             request_id=scope.request_id,
             detail={"failures": change.failures, "cooldown": round(change.cooldown)} if change.opened else {},
         )
-        self._db.run_later(ADD_ENTRY, entry.values())
+        self._db.run_later(ADD_ENTRY, entry.values(self._db.clock.utc_now()))
 
     def _claim(self, keys: Sequence[Key]) -> None:
         """Make the rows that do not exist, because only an existing row can be locked.
@@ -122,22 +121,20 @@ class CellRows:
         meet one that does the opposite, and each would wait for the other.
         """
         in_order = sorted(sorted(keys, key=lambda key: key.id), key=lambda key: key.scope, reverse=True)
-        rows = [part for key in in_order for part in _row(key, "{}", "")]
+        now = self._db.clock.now()
+        rows = [part for key in in_order for part in (*key, "{}", "", now)]
         self._db.run_text(self._store.claim(len(keys)), rows)
 
     def write(self, rows: Sequence[tuple[Key, str, str]]) -> None:
         if rows:
-            parts = [part for row in rows for part in _row(*row)]
+            now = self._db.clock.now()
+            parts = [part for key, text, mark in rows for part in (*key, text, mark, now)]
             self._db.run_text_later(self._store.upsert(len(rows)), parts)
 
     def remove(self, key: Key) -> None:
         parameter = self._store._parameter
         gone = f"DELETE FROM {TABLE} WHERE scope = {parameter} AND id = {parameter}"  # noqa: S608 - names of our own
         self._db.run_text(gone, key)
-
-
-def _row(key: Key, text: str, mark: str) -> tuple[str, str, str, str, float]:
-    return (*key, text, mark, time.time())
 
 
 def _parts(keys: Sequence[Key]) -> list[str]:

@@ -21,7 +21,7 @@ from agentapp.storage.room import Room
 from agentapp.storage.search import index_title, newest_matches
 from agentapp.storage.statements import Statement
 from agentapp.storage.turn_rows import stored_turn
-from agentapp.storage.values import Chat, StoredMessage, Transcript, utc_now
+from agentapp.storage.values import Chat, StoredMessage, Transcript
 from agentapp.storage.words import first_place
 from agentapp.turns.values import UNTITLED
 
@@ -61,7 +61,7 @@ class Chats:
         self._dialect = db.engine.dialect.name
 
     def create(self, scope: UserScope) -> Chat:
-        now = utc_now()
+        now = self._db.clock.utc_now()
         chat = Chat(new_id(), UNTITLED, now, now)
         owner = {"tenant_id": scope.tenant_id, "user_id": scope.user_id}
         with self._db.transaction() as db:
@@ -95,7 +95,8 @@ class Chats:
                 return
             if pinned and len(already) >= MOST_PINNED:
                 raise BadRequest(f"You can pin {MOST_PINNED} chats. Unpin one first.")
-            db.run(PIN_CHAT, {**owner_parameters(scope), "pinned_at": utc_now() if pinned else None})
+            pinned_at = db.clock.utc_now() if pinned else None
+            db.run(PIN_CHAT, {**owner_parameters(scope), "pinned_at": pinned_at})
 
     def _found(self, scope: UserScope, words: str, skipped: int, most: int) -> Sequence[Any]:
         if not words:

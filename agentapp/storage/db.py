@@ -8,11 +8,12 @@ from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from typing import Any
 
-from sqlalchemy import Engine, PoolProxiedConnection, exc, text
+from sqlalchemy import Engine, exc
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
-from agentapp.errors import NotBound, StorageUnavailable
+from agentapp.errors import NotBound
 from agentapp.isolation import Binder
+from agentapp.storage.clock import CLOCK, DatabaseClock
 from agentapp.storage.disk import Disk
 from agentapp.storage.engines import (
     KEPT_SQLITE_CONNECTIONS,
@@ -20,10 +21,15 @@ from agentapp.storage.engines import (
     QUEUE_WAIT_SECONDS,
     begin_writing,
     make_engine,
+    make_postgres_engine,
     make_sqlite_writer,
 )
 from agentapp.storage.holders import ConnectionHolders
 from agentapp.storage.kept_connections import KeptConnections
+from agentapp.storage.postgres_connector import PostgresConnector
+from agentapp.storage.postgres_options import PostgresOptions
+from agentapp.storage.postgres_transactions import PostgresTransactions
+from agentapp.storage.schema_gate import SchemaGate
 from agentapp.storage.statements import CompiledStatements, DriverConnection, Row, Statement, Values
 from agentapp.storage.time_limit import limit_statements
 from agentapp.storage.translated_errors import translating_errors
@@ -48,15 +54,23 @@ class Database:
         statement_seconds: float | None = None,
         disk_reserve: int | None = None,
         telemetry: Telemetry | None = None,
+        postgres: PostgresOptions | None = None,
     ) -> None:
-        self.engine = make_engine(url)
-        is_sqlite = self.engine.dialect.name == "sqlite"
+        is_sqlite = url.startswith("sqlite")
+        self.connector: PostgresConnector | None = None
+        if is_sqlite:
+            self.engine = make_engine(url)
+        else:
+            options = postgres or PostgresOptions(statement_seconds=statement_seconds)
+            self.engine, self.connector = make_postgres_engine(url, options)
         self.write_token = WriteToken()
         self.writing_engine = make_sqlite_writer(url, self.write_token) if is_sqlite else self.engine
         self.disk = Disk(self.engine.url.database if is_sqlite else None, disk_reserve)
-        if statement_seconds is not None:
-            for engine in {self.engine, self.writing_engine}:
+        self.schema = SchemaGate(self.engine, self.disk)
+        if is_sqlite and statement_seconds is not None:
+            for engine in (self.engine, self.writing_engine):
                 limit_statements(engine, statement_seconds)
+        self.clock = DatabaseClock.of(self.engine, self.looking)
         self._telemetry = telemetry or NullTelemetry()
         self._binder, self._holders = binder, ConnectionHolders(binder)
         for engine in {self.engine, self.writing_engine}:
@@ -64,9 +78,12 @@ class Database:
         # For the hot statements, on the driver's own connections.
         self._kept_readers = self._kept(self.engine, KEPT_SQLITE_CONNECTIONS) if is_sqlite else None
         self._kept_writers = self._kept(self.writing_engine, 1) if is_sqlite else None
-        self._statements = CompiledStatements(self.engine.dialect)
-        self._readers = scoped_session(sessionmaker(self.engine), scopefunc=self._reader_key)
-        self._writers = sessionmaker(self.writing_engine)
+        self._statements = CompiledStatements(self.engine.dialect, self.clock)
+        if self.connector is not None:
+            self._postgres = PostgresTransactions(self.engine, self.connector, self._statements)
+        info = {CLOCK: self.clock}
+        self._readers = scoped_session(sessionmaker(self.engine, info=info), scopefunc=self._reader_key)
+        self._writers = sessionmaker(self.writing_engine, info=info)
         # SQLite lets one writer in at a time. To wait for it in SQLite's own busy loop is slow and unfair,
         # so one lock for the whole process stands in front of it and keeps the queue short and in order.
         # PostgreSQL has no such limit; but see there. It also leaves connections for requests that only read.
@@ -78,6 +95,7 @@ class Database:
     @contextmanager
     def reading(self) -> Iterator[Session]:
         """The scope's own db. It keeps its connection until `release`."""
+        self._require_usable()
         with translating_errors(self.disk):
             yield self._readers()
 
@@ -89,6 +107,7 @@ class Database:
         for a second, the pool would run empty and all of them would wait for ever.
         """
         self.release()
+        self._require_usable()
         with self._wait_observed() as wait, self._permit(), translating_errors(self.disk):
             try:
                 with self._writers.begin() as db:
@@ -108,6 +127,7 @@ class Database:
         On PostgreSQL the statements go to the server together as far as nobody asks for their results. So an
         error may be raised by a later one, or at the end.
         """
+        self._require_usable()
         if self._kept_writers is not None:
             return self._sqlite_transaction(self._kept_writers, urgent=urgent)
         return self._postgres_transaction(tenant, urgent=urgent)
@@ -116,6 +136,7 @@ class Database:
         """A connection for statements that only read, each by itself. It takes no part in the scope's db, and
         must be given back soon.
         """
+        self._require_usable()
         if self._kept_readers is not None:
             return self._looking_in_sqlite(self._kept_readers)
         return self._looking_in_postgres()
@@ -137,22 +158,13 @@ class Database:
         if has_reader:
             self._readers.remove()
 
-    def ping(self) -> None:
-        """Raises `StorageUnavailable` unless the database answers and has tables.
-
-        The tables are checked too, because SQLite makes a new empty file in place of one that was lost.
-        """
-        try:
-            with self.reading() as db:
-                db.execute(text("SELECT version_num FROM alembic_version"))
-        except exc.ProgrammingError as error:
-            raise StorageUnavailable("The database has no tables.") from error
-
     def close(self) -> None:
         """Close the connections that are not in use."""
         for kept in (self._kept_readers, self._kept_writers):
             if kept is not None:
                 kept.close()
+        if self.connector is not None:
+            self.connector.watch.close()
         self.engine.dispose()
         self.writing_engine.dispose()
 
@@ -285,45 +297,22 @@ class Database:
             self._share_of(tenant),
             self._permit(urgent=urgent),
             translating_errors(self.disk),
-            self._borrowed() as borrowed,
+            self._postgres.begun(wait.end) as connection,
         ):
-            connection = DriverConnection(borrowed.dbapi_connection, self._statements)
-            raw: Any = borrowed.dbapi_connection
-            with _in_our_own_words(raw):
-                try:
-                    with raw.pipeline():
-                        connection.run_text("BEGIN")
-                        wait.end()
-                        yield connection
-                        connection.run_text("COMMIT")
-                except BaseException:
-                    if not raw.closed:
-                        connection.run_text("ROLLBACK")
-                    raise
+            yield connection
 
     @contextmanager
     def _looking_in_postgres(self) -> Iterator[DriverConnection]:
-        with (
-            translating_errors(self.disk),
-            self._borrowed() as borrowed,
-            _in_our_own_words(borrowed.dbapi_connection),
-        ):
-            yield DriverConnection(borrowed.dbapi_connection, self._statements)
+        with translating_errors(self.disk), self._postgres.looking() as connection:
+            yield connection
 
-    @contextmanager
-    def _borrowed(self) -> Iterator[PoolProxiedConnection]:
-        """A connection of the pool. If it broke, it does not go back to it."""
-        borrowed = None
-        try:
-            borrowed = self.engine.raw_connection()
-            yield borrowed
-        except self._driver_error as error:
-            if borrowed is not None and getattr(borrowed.dbapi_connection, "closed", False):
-                borrowed.invalidate(error)
-            self._statements.translate(error)
-        finally:
-            if borrowed is not None:
-                borrowed.close()
+    def _require_usable(self) -> None:
+        """Nobody works with a schema that this code does not fit, and nobody waits for a database that
+        hangs.
+        """
+        self.schema.require()
+        if self.connector is not None:
+            self.connector.watch.require_answers()
 
     @property
     def _driver_error(self) -> type[Exception]:
@@ -332,16 +321,3 @@ class Database:
 
     def _reader_key(self) -> tuple[str, int]:
         return self._binder.current().request_id, threading.get_ident()
-
-
-@contextmanager
-def _in_our_own_words(connection: Any) -> Iterator[None]:
-    """A transaction is begun and ended only by statements of ours, or there is none. PostgreSQL's driver
-    would ask the server to begin one, and again to end it, and wait for the answer each time.
-    """
-    connection.autocommit = True
-    try:
-        yield
-    finally:
-        if not connection.closed:
-            connection.autocommit = False

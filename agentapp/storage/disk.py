@@ -7,6 +7,7 @@ import math
 import os
 import sqlite3
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from sqlalchemy import exc
@@ -14,6 +15,8 @@ from sqlalchemy import exc
 from agentapp.errors import DiskFull, StorageUnavailable
 
 LOG_EVERY_SECONDS = 60.0
+# For so long after a write that had no room, a worker is not ready. Its heartbeat writes more often.
+FULL_SECONDS = 15.0
 POSTGRES_DISK_FULL = "53100"
 PRIMARY_CODE = 0xFF  # SQLite's extended codes have the plain one in their lowest byte
 
@@ -29,7 +32,7 @@ class Disk:  # agentapp: shared ok - a line too many or too few in the log is al
 
     def __init__(self, file: str | None = None, reserve: int | None = None) -> None:
         self._file, self._reserve = file, reserve
-        self._logged_at = -math.inf
+        self._logged_at = self._full_at = -math.inf
 
     def require_reserve(self) -> None:
         """Asked each time: it takes a few microseconds."""
@@ -42,8 +45,19 @@ class Disk:  # agentapp: shared ok - a line too many or too few in the log is al
         if free < self._reserve:
             raise self.full(f"{free:,} bytes are free, and {self._reserve:,} are kept in reserve")
 
+    def problem(self) -> str | None:
+        """In words for an operator. PostgreSQL's disk is seen only by what it refuses."""
+        if self._file is not None and self._reserve is not None:
+            with suppress(OSError):
+                if free_bytes(self._file) < self._reserve:
+                    return f"less than {self._reserve / 1e6:,.0f} MB are free, so nothing new is begun"
+        if time.monotonic() - self._full_at < FULL_SECONDS:
+            return "the database had no room for something a moment ago"
+        return None
+
     def full(self, why: str) -> DiskFull:
         """The error to raise. It is logged here, at most once a minute: every request would log it."""
+        self._full_at = time.monotonic()
         if time.monotonic() - self._logged_at >= LOG_EVERY_SECONDS:
             self._logged_at = time.monotonic()
             log.error("the disk of the database is full, nothing new is begun: %s", why)

@@ -14,14 +14,15 @@ from sqlalchemy import Connection, Engine, create_engine, event, exc
 
 from agentapp.instance import make_private
 from agentapp.storage.disk import PRIMARY_CODE
+from agentapp.storage.idle_pool import IdlePool
+from agentapp.storage.postgres_connector import PostgresConnector
+from agentapp.storage.postgres_options import PostgresOptions
 from agentapp.storage.write_token import WriteToken
 
-CONNECT_SECONDS = 10.0
-LOCK_WAIT_SECONDS = 10.0  # for a lock that another process or another transaction holds
+LOCK_WAIT_SECONDS = 10.0  # for SQLite's lock, which another process holds
 # For the threads of this process that came first. It is long, so that when many come at once all of them are
 # served, though some are late.
 QUEUE_WAIT_SECONDS = 30.0
-MAX_CONNECTIONS = 30  # of one process to PostgreSQL
 # Transactions of one process that write to PostgreSQL at once. All turns of a tenant lock its cell, and who
 # has locked it needs Python's global lock again to go on: the more threads are at it, the longer everybody
 # waits, with a connection and the rows of a chat in hand. With few, the others wait here and hold nothing.
@@ -40,24 +41,34 @@ def make_engine(url: str) -> Engine:
         return _make_sqlite_engine(
             url, pool_size=KEPT_SQLITE_CONNECTIONS, max_overflow=-1, pool_use_lifo=True
         )
+    engine, _ = make_postgres_engine(url, PostgresOptions())
+    return engine
+
+
+def make_postgres_engine(url: str, options: PostgresOptions) -> tuple[Engine, PostgresConnector]:
+    """With what opens its connections."""
     engine = create_engine(
         url,
         hide_parameters=True,
-        pool_size=MAX_CONNECTIONS // 3,
-        max_overflow=MAX_CONNECTIONS - MAX_CONNECTIONS // 3,
+        poolclass=IdlePool,
+        pool_size=options.pool,
+        max_overflow=0,
         pool_timeout=QUEUE_WAIT_SECONDS,
         pool_use_lifo=True,
-        connect_args={"connect_timeout": int(CONNECT_SECONDS)},
     )
-    event.listen(engine, "connect", _configure_postgres)
+    connector = PostgresConnector(engine, options)
     _guard_connections(engine)
-    event.listen(engine, "checkout", _refuse_closed)
-    return engine
+    event.listen(engine, "checkout", refuse_closed)
+    return engine, connector
 
 
 def pool_size(engine: Engine) -> int:
     """Connections of one process that are kept, or may be open. On SQLite there may be more for a moment."""
-    return KEPT_SQLITE_CONNECTIONS + 1 if engine.dialect.name == "sqlite" else MAX_CONNECTIONS
+    if engine.dialect.name == "sqlite":
+        return KEPT_SQLITE_CONNECTIONS + 1
+    pool: Any = engine.pool
+    size: int = pool.size()
+    return size
 
 
 def make_sqlite_writer(url: str, token: WriteToken) -> Engine:
@@ -108,12 +119,6 @@ def _make_files_private(connection: sqlite3.Connection) -> None:
     for _, _, file in connection.execute("PRAGMA database_list").fetchall():
         if file:
             make_private(Path(file + ending) for ending in ("", "-wal", "-shm"))
-
-
-def _configure_postgres(connection: Any, record: Any) -> None:
-    """A transaction that never ends must not make all others wait for ever for the rows it has locked."""
-    connection.execute(f"SET lock_timeout = '{LOCK_WAIT_SECONDS:.0f}s'")
-    connection.commit()
 
 
 def _never_sleep_for_lock(token: WriteToken, connection: sqlite3.Connection, record: Any) -> None:
@@ -167,7 +172,7 @@ def _refuse_inherited(connection: Any, record: Any, proxy: Any) -> None:
         raise exc.DisconnectionError("this connection was opened by another process")
 
 
-def _refuse_closed(connection: Any, record: Any, proxy: Any) -> None:
+def refuse_closed(connection: Any, record: Any, proxy: Any) -> None:
     """A server that was restarted has closed the connections of the pool. This sees it without asking the
     server: nothing is to be read from a connection that is idle, except its end.
     """

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import NamedTuple
@@ -72,7 +71,7 @@ class SweepCells:
         found = []
         for row in rows:
             key = Key(row.scope, row.id)
-            if row.is_orphan or self._cells.is_idle(self._cells.load(key, row.state), time.time()):
+            if row.is_orphan or self._cells.is_idle(self._cells.load(key, row.state), self._db.clock.now()):
                 found.append(key)
         return found
 

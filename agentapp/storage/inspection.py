@@ -5,14 +5,14 @@ from __future__ import annotations
 import sqlite3
 import time
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
 from sqlalchemy import Connection, Engine, NullPool, create_engine, exc, make_url, text
 
 from agentapp.errors import StorageUnavailable
-from agentapp.storage.schema import MISSING, engine_for, first_line, problem_in
+from agentapp.storage.clock import DatabaseClock
+from agentapp.storage.schema import MISSING, engine_for, first_line, problem_in, revision_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +24,7 @@ class Inspected:
     seconds: float
     schema_problem: str | None
     clock_ahead: float | None
+    revision: str = ""
 
 
 def sqlite_file(url: str) -> Path | None:
@@ -43,7 +44,8 @@ def inspect_database(url: str) -> Inspected:
             connection.execute(text("SELECT 1"))
             seconds = time.monotonic() - began
             ahead = _clock_ahead(connection) if file is None else None
-            return Inspected(seconds, problem_in(connection), ahead)
+            revision = revision_of(connection) or ""
+            return Inspected(seconds, problem_in(connection), ahead, revision)
     except exc.DBAPIError as error:
         raise StorageUnavailable(f"cannot use the database: {first_line(error)}") from error
     finally:
@@ -51,10 +53,9 @@ def inspect_database(url: str) -> Inspected:
 
 
 def _clock_ahead(connection: Connection) -> float:
-    before = datetime.now(UTC)
-    there: datetime = connection.execute(text("SELECT clock_timestamp()")).scalar_one()
-    after = datetime.now(UTC)
-    return (there - before - (after - before) / 2).total_seconds()
+    clock = DatabaseClock()
+    clock.read(connection.exec_driver_sql)
+    return -(clock.host_ahead() or 0.0)
 
 
 def _reading_engine(file: Path) -> Engine:

@@ -33,7 +33,8 @@ class SqlLimitRows(CellRows):
         owner = change.owner
         detail = {"limit": change.limit, "from": change.was, "to": change.now}
         entry = AuditEntry.of(by, "limit-changed", f"{owner.key.scope}:{owner.key.id}", **detail)
-        self._driver.run_later(ADD_ENTRY, replace(entry, tenant_id=owner.tenant_id).values())
+        values = replace(entry, tenant_id=owner.tenant_id).values(self._driver.clock.utc_now())
+        self._driver.run_later(ADD_ENTRY, values)
 
 
 class SqlLimitStore:

@@ -10,7 +10,6 @@ from sqlalchemy import select
 
 from agentapp.storage.db import Database
 from agentapp.storage.operator_models import WorkerRow
-from agentapp.storage.values import utc_now
 
 
 class LiveObjects:
@@ -21,7 +20,7 @@ class LiveObjects:
 
     def now(self) -> Mapping[str, float]:
         """Sums over the workers. Empty if none has told anything lately."""
-        query = select(WorkerRow.numbers).where(WorkerRow.seen_at >= utc_now() - self._lately)
+        query = select(WorkerRow.numbers).where(WorkerRow.seen_at >= self._db.clock.utc_now() - self._lately)
         sums: Counter[str] = Counter()
         with self._db.reading() as db:
             for numbers in db.scalars(query):

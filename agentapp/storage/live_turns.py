@@ -36,7 +36,6 @@ from agentapp.storage.db import Database
 from agentapp.storage.models import LiveTurn, TurnEvents
 from agentapp.storage.owned import in_session
 from agentapp.storage.statements import Statement
-from agentapp.storage.values import utc_now
 from agentapp.turns.values import Lease, NewEvents
 
 MAX_TURNS_PER_QUERY = 100  # each adds an OR, and SQLite limits how deep an expression may be
@@ -124,7 +123,7 @@ class SqlLiveTurnStore:
     def renew(self, turn_ids: Collection[str], lease: Lease) -> None:
         values = {"list": json.dumps(list(turn_ids)), "of_worker": lease.worker}
         with self._db.transaction(urgent=True) as db:
-            db.run(self._renew, {**values, "until": utc_now() + lease.length})
+            db.run(self._renew, {**values, "until": db.clock.utc_now() + lease.length})
 
     def stop_requests(self, worker: str) -> Mapping[str, bool]:
         ((found,),) = self._db.look(self._stop_requests, {"of_worker": worker})
@@ -164,7 +163,7 @@ class SqlLiveTurnStore:
 
     def give_up(self, turn_ids: Collection[str], worker: str) -> None:
         mine = LiveTurn.turn_id.in_(turn_ids), LiveTurn.worker == worker
-        past = utc_now() - timedelta(seconds=1)
+        past = self._db.clock.utc_now() - timedelta(seconds=1)
         with self._db.writing() as db:
             db.execute(update(LiveTurn).where(*mine).values(worker="", lease_until=past))
 
@@ -174,7 +173,7 @@ class SqlLiveTurnStore:
     def with_lapsed_lease(
         self, living: Collection[str], latest_end: Callable[[datetime], datetime]
     ) -> list[Scope]:
-        now = utc_now()
+        now = self._db.clock.utc_now()
         lapsed = or_(LiveTurn.lease_until < now, LiveTurn.lease_until > latest_end(now))
         return self._chats(CHATS.where(LiveTurn.worker.not_in(living), lapsed))
 

@@ -17,7 +17,6 @@ from agentapp.storage.audit_log import AuditEntry, add_entry
 from agentapp.storage.db import Database
 from agentapp.storage.models import Login
 from agentapp.storage.statements import Statement
-from agentapp.storage.values import utc_now
 
 LOGINS_SHOWN = 50
 SEEN_EVERY = timedelta(minutes=5)  # how exact it is when a login was used last
@@ -44,7 +43,7 @@ class Logins:
 
     def of(self, scope: UserScope, token: str) -> tuple[Sequence[OwnLogin], int]:
         """Those that were used last, the newest first, and how many there are."""
-        mine = Login.user_id == scope.user_id, Login.expires_at > utc_now()
+        mine = Login.user_id == scope.user_id, Login.expires_at > self._db.clock.utc_now()
         this = digest_of(token)
         order = ((Login.digest != this), _LAST_USED.desc(), Login.digest)
         with self._db.reading() as db:
@@ -83,7 +82,7 @@ class SeenLogins:
         self._unstored: dict[str, datetime] = {}
 
     def note(self, token: str) -> None:
-        now = utc_now()
+        now = self._db.clock.utc_now()
         with self._lock:
             before = self._noted.pop(token, None)
             if before is not None and now - before < SEEN_EVERY:

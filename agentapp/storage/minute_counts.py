@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Mapping
 
@@ -73,7 +72,7 @@ class IsolationScore:
         """Of one tenant's requests, or of everybody's. None if no request was checked."""
         requests, violating = self._telemetry.unstored(tenant_id)
         query = _SINCE if tenant_id is None else _SINCE.where(MinuteCount.tenant_id == tenant_id)
-        since = int(time.time() // 60) - SCORE_MINUTES + 1
+        since = int(self._db.clock.now() // 60) - SCORE_MINUTES + 1
         with self._db.reading() as db:
             found = {name: int(amount) for name, amount in db.execute(query, {"since": since})}
         requests += found.get("isolation_requests", 0)

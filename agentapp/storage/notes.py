@@ -14,7 +14,6 @@ from agentapp.storage.models import Note
 from agentapp.storage.owned import OWNER, in_session, owner_parameters
 from agentapp.storage.room import Room
 from agentapp.storage.statements import Statement
-from agentapp.storage.values import utc_now
 from agentapp.telemetry import NullTelemetry, Telemetry
 from agentapp.telemetry.refusals import count_refusal
 
@@ -42,7 +41,7 @@ class Notes:
             raise
 
     def _add(self, scope: Scope, text: str) -> int:
-        note = {"id": new_id(), "text": text, "created_at": utc_now()}
+        note = {"id": new_id(), "text": text, "created_at": self._db.clock.utc_now()}
         owner = {"tenant_id": scope.tenant_id, "user_id": scope.user_id, "session_id": scope.session_id}
         with self._db.transaction() as db:
             # The lock on the session's row makes the count below safe on PostgreSQL too.

@@ -10,10 +10,11 @@ from sqlalchemy import delete
 from sqlalchemy.orm import Session
 
 from agentapp.storage.audit_log import AuditEntry, add_entry
+from agentapp.storage.clock import now_in
 from agentapp.storage.logins import digest_of
 from agentapp.storage.models import Login
 from agentapp.storage.models import User as UserRow
-from agentapp.storage.values import User, utc_now
+from agentapp.storage.values import User
 
 LOGIN_LIFETIME = timedelta(days=30)
 
@@ -32,7 +33,7 @@ NOWHERE = Origin("", "")
 def open_login(db: Session, user_id: str, old_token: str | None, origin: Origin) -> str:
     """In place of the one that the browser had before. Gives the token for the cookie."""
     token = secrets.token_urlsafe(32)
-    now = utc_now()
+    now = now_in(db)
     if old_token is not None:
         end_login(db, old_token, origin.request_id)
     db.execute(delete(Login).where(Login.user_id == user_id, Login.expires_at <= now))

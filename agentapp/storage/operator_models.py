@@ -153,7 +153,11 @@ class UsageTotalDay(Base):
 
 
 class WorkerRow(Base):
-    """One process that serves. It writes its ``numbers`` every few seconds; one that does not is gone."""
+    """One process that serves. It writes its ``numbers`` every few seconds; one that does not is gone.
+
+    ``build`` is which agentapp it runs, and ``knows_revision`` the newest schema that this one knows: null if
+    it is from before revision 0012.
+    """
 
     __tablename__ = "workers"
 
@@ -163,6 +167,8 @@ class WorkerRow(Base):
     started_at: Mapped[datetime]
     seen_at: Mapped[datetime]
     numbers: Mapped[dict[str, Any]] = mapped_column(JSON)
+    build: Mapped[str | None] = mapped_column(String(64))
+    knows_revision: Mapped[str | None] = mapped_column(String(32))
 
 
 class BackgroundJob(Base):

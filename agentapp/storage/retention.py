@@ -71,7 +71,7 @@ class RetentionStore:
             subject = f"tenant:{tenant_id}" if tenant_id else "server"
             entries.append(AuditEntry("cleaned-up", subject, tenant_id, detail=counts))
         with self._db.transaction() as db:
-            db.run_many(ADD_ENTRY, [entry.values() for entry in entries])
+            db.run_many(ADD_ENTRY, [entry.values(db.clock.utc_now()) for entry in entries])
 
     def _found(self, query: Select[str, str, int | None, int | None]) -> list[TenantKeeping]:
         with self._db.reading() as db:

@@ -10,10 +10,17 @@ from sqlalchemy import Connection, Engine, exc, inspect, text
 
 from agentapp.errors import SettingError, StartError, StorageUnavailable
 from agentapp.storage.engines import make_engine
+from agentapp.storage.migration_lock import (
+    IN_USE,
+    MIGRATION_WAIT_SECONDS,
+    TablesInUse,
+    take_migration_lock,
+    waited_too_long,
+)
 
 # The newest revision in migrations/versions. It is written here, so that a worker can compare it without
 # loading alembic, and a test checks it. Revisions are numbered: an older one sorts before a newer one.
-HEAD = "0011"
+HEAD = "0012"
 
 MISSING = "the database has no tables yet: run `agentapp db upgrade`"
 NO_FULL_TEXT = (
@@ -21,10 +28,6 @@ NO_FULL_TEXT = (
     "use another build of Python or SQLite, or PostgreSQL (AGENTAPP_DATABASE_URL)"
 )
 
-# The process that migrates PostgreSQL holds the lock with this key. Any number will do, as long as it never
-# changes: an older and a newer agentapp must ask for the same lock.
-_MIGRATION_LOCK_KEY = 4_201_973_865_170_112
-_MIGRATION_WAIT_SECONDS = 120
 _FULL_TEXT_MODULE = "fts5"
 
 
@@ -39,8 +42,8 @@ def engine_for(url: str) -> Engine:
         raise SettingError(variable, "is not a database URL") from error
 
 
-def require_current(url: str) -> None:
-    """Raises a `StartError` that says what to do, unless the schema is the one this code needs."""
+def require_usable(url: str) -> None:
+    """Raises a `StartError` that says what to do, unless this code can work with the schema."""
     if problem := _problem_at(url):
         raise StartError(problem)
 
@@ -59,19 +62,39 @@ def _problem_at(url: str) -> str | None:
 
 
 def schema_problem(engine: Engine) -> str | None:
-    """What is wrong with the schema and what to do about it; None if it is the one this code needs."""
-    if _has_no_file(engine):
-        return MISSING  # to connect would make an empty file
+    """What is wrong with the schema and what to do about it; None if this code can work with it."""
     try:
-        with engine.connect() as connection:
-            return problem_in(connection)
+        return find_problem(engine)
     except exc.DBAPIError as error:
         raise StorageUnavailable(f"cannot use the database: {first_line(error)}") from error
 
 
+def find_problem(engine: Engine) -> str | None:
+    """The same, with the database's own errors."""
+    if _has_no_file(engine):
+        return MISSING  # to connect would make an empty file
+    with engine.connect() as connection:
+        return problem_in(connection)
+
+
 def problem_in(connection: Connection) -> str | None:
     """The same, of a database that is open."""
-    return NO_FULL_TEXT if _lacks_full_text(connection) else _problem(_revisions(connection))
+    if _lacks_full_text(connection):
+        return NO_FULL_TEXT
+    revision = revision_of(connection)
+    if revision is None:
+        return MISSING
+    if revision < HEAD:
+        needs = f"this agentapp needs {HEAD}: run `agentapp db upgrade`"
+        return f"the database is at revision {revision} and {needs}"
+    return None if revision == HEAD else _too_new(revision, _oldest_code(connection))
+
+
+def revision_of(connection: Connection) -> str | None:
+    """The schema's revision. None if there are no tables."""
+    if not inspect(connection).has_table("alembic_version"):
+        return None
+    return max(connection.scalars(text("SELECT version_num FROM alembic_version")), default=None)
 
 
 @contextmanager
@@ -84,17 +107,40 @@ def migrating(url: str) -> Iterator[Connection]:
             with connection.begin():
                 if _lacks_full_text(connection):
                     raise StartError(NO_FULL_TEXT)
-                _lock_postgresql(connection)
-                _refuse_newer(_revisions(connection))
+                take_migration_lock(connection)
                 yield connection
     except exc.DBAPIError as error:
+        if waited_too_long(error):
+            raise TablesInUse(f"cannot migrate the database: {IN_USE}") from error
         raise StartError(f"cannot migrate the database: {first_line(error)}") from error
     finally:
         engine.dispose()
 
 
-def is_current(connection: Connection) -> bool:
-    return _revisions(connection) == [HEAD]
+def needs_migration(connection: Connection) -> bool:
+    """Whether it is older than this code. One that is newer is left alone, if this code can work with it; if
+    not, that is a `StartError`.
+    """
+    revision = revision_of(connection)
+    if revision is not None and revision > HEAD and (problem := problem_in(connection)):
+        raise StartError(problem)
+    return revision is None or revision < HEAD
+
+
+def note_oldest_code(connection: Connection, revision: str) -> None:
+    """From now on, only code that knows this revision can work with the schema."""
+    connection.execute(
+        text("UPDATE schema_compatibility SET oldest_code = :revision"), {"revision": revision}
+    )
+
+
+def described(revision: str) -> str:
+    """For an operator, of a schema that this code can work with."""
+    return (
+        revision
+        if revision <= HEAD
+        else f"{revision}, newer than this agentapp's {HEAD}, which works with it"
+    )
 
 
 def check_references(connection: Connection) -> None:
@@ -110,10 +156,11 @@ def _has_no_file(engine: Engine) -> bool:
     return engine.dialect.name == "sqlite" and (not file or not Path(file).exists())
 
 
-def _revisions(connection: Connection) -> list[str]:
-    if not inspect(connection).has_table("alembic_version"):
-        return []
-    return list(connection.scalars(text("SELECT version_num FROM alembic_version")))
+def _oldest_code(connection: Connection) -> str | None:
+    """What the schema itself says about who can work with it. There is such a table since revision 0012."""
+    if not inspect(connection).has_table("schema_compatibility"):
+        return None
+    return max(connection.scalars(text("SELECT oldest_code FROM schema_compatibility")), default=None)
 
 
 def _lacks_full_text(connection: Connection) -> bool:
@@ -123,25 +170,14 @@ def _lacks_full_text(connection: Connection) -> bool:
     return not connection.scalar(modules, {"name": _FULL_TEXT_MODULE})
 
 
-def _problem(found: list[str]) -> str | None:
-    if found == [HEAD]:
+def _too_new(revision: str, oldest_code: str | None) -> str | None:
+    if oldest_code is not None and oldest_code <= HEAD:
         return None
-    if not found:
-        return MISSING
-    if max(found) > HEAD:
-        return (
-            f"the database is at revision {max(found)}, made by a newer agentapp than this one, "
-            f"which knows {HEAD}: update agentapp, then run `agentapp db upgrade`"
-        )
+    needs = "" if oldest_code is None else f" and works with those that know {oldest_code}"
     return (
-        f"the database is at revision {', '.join(found)} and this agentapp needs {HEAD}: "
-        "run `agentapp db upgrade`"
+        f"the database is at revision {revision}, made by a newer agentapp than this one{needs}; this one "
+        f"knows {HEAD}: update agentapp, then run `agentapp db upgrade`"
     )
-
-
-def _refuse_newer(found: list[str]) -> None:
-    if found and max(found) > HEAD:
-        raise StartError(_problem(found))
 
 
 def _prepare_sqlite(connection: Connection) -> None:
@@ -155,14 +191,8 @@ def _prepare_sqlite(connection: Connection) -> None:
     # The new table then gets the name of the old one. Without this, SQLite refuses that while there are
     # triggers on other tables that write to it, as those that count the bytes of a user do.
     cursor.execute("PRAGMA legacy_alter_table = ON")
-    cursor.execute(f"PRAGMA busy_timeout = {_MIGRATION_WAIT_SECONDS * 1000}")
+    cursor.execute(f"PRAGMA busy_timeout = {MIGRATION_WAIT_SECONDS * 1000}")
     cursor.close()
-
-
-def _lock_postgresql(connection: Connection) -> None:
-    if connection.dialect.name == "postgresql":
-        connection.execute(text(f"SET LOCAL lock_timeout = '{_MIGRATION_WAIT_SECONDS}s'"))
-        connection.execute(text(f"SELECT pg_advisory_xact_lock({_MIGRATION_LOCK_KEY})"))
 
 
 def first_line(error: exc.DBAPIError) -> str:

@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 
 from sqlalchemy import Dialect, Executable, exc
 
+from agentapp.storage.clock import DatabaseClock
 from agentapp.storage.time_limit import StatementClock
 from agentapp.storage.together import Together
 
@@ -78,8 +79,8 @@ class CompiledStatement:
 class CompiledStatements:
     """Those of one database. A statement that was not compiled before is compiled when it is first used."""
 
-    def __init__(self, dialect: Dialect) -> None:
-        self.dialect = dialect
+    def __init__(self, dialect: Dialect, clock: DatabaseClock | None = None) -> None:
+        self.dialect, self.clock = dialect, clock or DatabaseClock()
         self._compiled: dict[Statement, CompiledStatement] = {}
         self._lock = threading.Lock()
 
@@ -146,8 +147,16 @@ class DriverConnection:
         self._later: list[tuple[str, Sequence[object]]] = []  # statements that were not run yet
 
     @property
+    def driver(self) -> Any:
+        return self._connection
+
+    @property
     def dialect(self) -> str:
         return self._statements.dialect.name
+
+    @property
+    def clock(self) -> DatabaseClock:
+        return self._statements.clock
 
     def run(self, statement: Statement, values: Values) -> Result:
         compiled = self._statements.get(statement)

@@ -33,10 +33,9 @@ class StatementClock:
 
 
 def limit_statements(engine: Engine, seconds: float) -> None:
-    """A statement of this engine that takes longer fails, and its connection can be used again."""
-    if engine.dialect.name != "sqlite":
-        event.listen(engine, "connect", lambda connection, record: _limit_postgres(connection, seconds))
-        return
+    """A statement of this SQLite engine that takes longer fails, and its connection can be used again. On
+    PostgreSQL it is an option of the connection: see `postgres_options`.
+    """
 
     def add_clock(connection: sqlite3.Connection, record: Any) -> None:
         clock = record.info["statement_clock"] = StatementClock(seconds)
@@ -52,11 +51,6 @@ def took_too_long(error: exc.StatementError | exc.TimeoutError) -> bool:
     if isinstance(cause, sqlite3.OperationalError):
         return bool(getattr(cause, "sqlite_errorcode", 0) == sqlite3.SQLITE_INTERRUPT)
     return getattr(cause, "sqlstate", None) == POSTGRES_QUERY_CANCELED
-
-
-def _limit_postgres(connection: Any, seconds: float) -> None:
-    connection.execute(f"SET statement_timeout = {max(1, round(seconds * 1000))}")  # in milliseconds
-    connection.commit()
 
 
 def _start_clock(connection: Connection, *rest: Any) -> None:

@@ -38,7 +38,6 @@ from agentapp.storage.turn_rows import (
     result_of,
 )
 from agentapp.storage.usage_days import ADD_USAGE, day_of, usage_columns, usage_rows
-from agentapp.storage.values import utc_now
 from agentapp.turns.values import Lease, NewMessage, Place, RunningTurn, Spent, TurnRecord
 
 CHARGES_KEPT = timedelta(days=1)  # a worker that was taken for dead for so long charges no more
@@ -80,9 +79,11 @@ class SqlChatTransaction:
 
     @property
     def now(self) -> datetime:
-        """Read after the lock, so that nothing that others did while this one waited is later than it."""
+        """Read after the lock, so that nothing that others did while this one waited is later than it, but by
+        what the clocks of two hosts may differ: see `DatabaseClock`.
+        """
         if self._now is None:
-            self._now = utc_now()
+            self._now = self._db.clock.utc_now()
         return self._now
 
     def _read_chat(self) -> _ChatRow | None:
@@ -268,7 +269,7 @@ class SqlChatTransaction:
     def delete_chat(self) -> None:
         self._run(statements.DELETE_CHAT)
         entry = AuditEntry.of(self._scope, "chat-deleted", f"session:{self._scope.session_id}")
-        self._run_later(ADD_AUDIT_ENTRY, **entry.values())
+        self._run_later(ADD_AUDIT_ENTRY, **entry.values(self.now))
 
     def when_over(self, tell: Callable[[bool], object]) -> None:
         self.tell_when_over = tell

@@ -19,7 +19,6 @@ from agentapp.storage.models import Tenant, User
 from agentapp.storage.operator_models import UsageDay, UsageTotal, UsageTotalDay
 from agentapp.storage.statements import Statement
 from agentapp.storage.usage_days import Used
-from agentapp.storage.values import utc_now
 
 # A turn counts for the day on which it began, and what was charged for it may be corrected later.
 FINAL_AFTER = timedelta(days=1)
@@ -64,7 +63,7 @@ class UsageReports:
 
     def refresh(self, month: Month) -> None:
         """Add up the days of the month that are not added up yet, or were not over then."""
-        now, first_day = utc_now(), self.first_day()
+        now, first_day = self._db.clock.utc_now(), self.first_day()
         if first_day is None:
             return
         with self._db.reading() as db:

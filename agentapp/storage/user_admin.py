@@ -22,7 +22,7 @@ from agentapp.storage.operator_models import UsageDay
 from agentapp.storage.passwords import check_password, new_password
 from agentapp.storage.user_changes import user_of_row
 from agentapp.storage.user_rules import check_may_change, check_may_give
-from agentapp.storage.values import Role, User, utc_now
+from agentapp.storage.values import Role, User
 
 NO_SUCH_USER = "There is no such user."
 LAST_CHARACTER = "\U0010ffff"
@@ -61,7 +61,12 @@ class UserAdmin:
     ) -> Sequence[UserFacts]:
         """Those whose name begins so, by name, after that name; None is all tenants'."""
         first = normalise_name(beginning)
-        query = _facts(today, tenant_id).where(UserRow.name > after).order_by(UserRow.name).limit(count)
+        query = (
+            _facts(self._db.clock.utc_now(), today, tenant_id)
+            .where(UserRow.name > after)
+            .order_by(UserRow.name)
+            .limit(count)
+        )
         if first:
             query = query.where(UserRow.name >= first, UserRow.name < first + LAST_CHARACTER)
         with self._db.reading() as db:
@@ -69,7 +74,9 @@ class UserAdmin:
 
     def find(self, tenant_id: str | None, user_id: str, today: date) -> UserFacts:
         with self._db.reading() as db:
-            found = db.execute(_facts(today, tenant_id).where(UserRow.id == user_id)).one_or_none()
+            found = db.execute(
+                _facts(self._db.clock.utc_now(), today, tenant_id).where(UserRow.id == user_id)
+            ).one_or_none()
         if found is None:
             raise NotFound(NO_SUCH_USER)
         return _facts_of(*found)
@@ -142,10 +149,12 @@ def _users(tenant_id: str | None = None) -> Select[UserRow, str]:
     return query if tenant_id is None else query.where(UserRow.tenant_id == tenant_id)
 
 
-def _facts(today: date, tenant_id: str | None) -> Select[UserRow, str, datetime, int, int, datetime, int]:
+def _facts(
+    now: datetime, today: date, tenant_id: str | None
+) -> Select[UserRow, str, datetime, int, int, datetime, int]:
     """With subqueries, so that users are read by the index of their names, and no more than are shown."""
     tenant = select(Tenant.name).where(Tenant.id == UserRow.tenant_id).scalar_subquery()
-    live = Login.user_id == UserRow.id, Login.expires_at > utc_now()
+    live = Login.user_id == UserRow.id, Login.expires_at > now
     logins = select(func.count()).select_from(Login).where(*live).scalar_subquery()
     seen = select(func.max(func.coalesce(Login.seen_at, Login.created_at))).where(*live).scalar_subquery()
     used = select(func.coalesce(func.sum(UsageDay.cost_microusd), 0)).where(

@@ -11,10 +11,11 @@ from sqlalchemy.orm import Session
 from agentapp.errors import Forbidden
 from agentapp.isolation import RequestScope, new_id
 from agentapp.storage.audit_log import AuditEntry, add_entry
+from agentapp.storage.clock import now_in
 from agentapp.storage.models import Login, Tenant
 from agentapp.storage.models import User as UserRow
 from agentapp.storage.names import check_new_name, lengths_of_lookalikes
-from agentapp.storage.values import Role, User, utc_now
+from agentapp.storage.values import Role, User
 
 NO_OTHER_OPERATOR = "This is the last operator. Without one nobody could look after the server."
 _ACCOUNTS_LOCK_KEY = 0x6E616D6573  # an arbitrary number of our own
@@ -36,11 +37,11 @@ def add_user(
     tenant_row = db.scalar(select(Tenant).where(Tenant.name == tenant))
     if tenant_row is None:
         check_new_name(tenant, "tenant", _possible_lookalikes(db, Tenant, tenant))
-        tenant_row = Tenant(id=new_id(), name=tenant, created_at=utc_now())
+        tenant_row = Tenant(id=new_id(), name=tenant, created_at=now_in(db))
         db.add(tenant_row)
         db.flush()
     check_new_name(name, "user", _possible_lookalikes(db, UserRow, name))
-    now = utc_now()
+    now = now_in(db)
     row = UserRow(
         id=new_id(), tenant_id=tenant_row.id, name=name, password_hash=hashed, role=role, created_at=now
     )
@@ -64,7 +65,7 @@ def disable(db: Session, by: RequestScope, row: UserRow) -> None:
     if row.disabled_at is not None:
         return
     require_other_operator(db, row)
-    row.disabled_at = utc_now()
+    row.disabled_at = now_in(db)
     _record(db, by, "user-disabled", row, logins=_end_logins(db, row))
 
 
@@ -86,7 +87,7 @@ def end_logins(db: Session, by: RequestScope, row: UserRow) -> int:
 def set_password(db: Session, by: RequestScope, row: UserRow, hashed: str, *, given: bool = False) -> None:
     """Also ends every login of the user, so that somebody who knew the old password is signed out."""
     row.password_hash = hashed
-    row.password_given_at = utc_now() if given else None
+    row.password_given_at = now_in(db) if given else None
     _record(db, by, "password-reset", row, logins=_end_logins(db, row))
 
 

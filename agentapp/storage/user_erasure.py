@@ -18,6 +18,7 @@ from agentapp.guardrails.sign_in import keys_of_name
 from agentapp.isolation import RequestScope, UserScope
 from agentapp.retention.erasing import UserToErase
 from agentapp.storage.audit_log import AuditEntry, AuditLog, add_entry
+from agentapp.storage.clock import now_in
 from agentapp.storage.db import Database
 from agentapp.storage.models import (
     ChargedTurn,
@@ -36,7 +37,6 @@ from agentapp.storage.names import normalise_name
 from agentapp.storage.operator_models import AlertRow, UsageDay
 from agentapp.storage.owned import owned_by
 from agentapp.storage.user_changes import lock_accounts, require_other_operator
-from agentapp.storage.values import utc_now
 
 NOBODY = ""  # the user of usage that was an erased user's
 _SUMS = ("turns", "model_calls", "input_tokens", "output_tokens", "cost_microusd")
@@ -68,7 +68,7 @@ class UserErasureStore:
             if row is None:
                 raise NotFound("There is no such user.")
             require_other_operator(db, row)
-            row.disabled_at = utc_now()
+            row.disabled_at = now_in(db)
 
     def begin(self, user: UserToErase) -> Mapping[str, int]:
         scope = _scope_of(user)

@@ -11,11 +11,11 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from agentapp.storage.db import Database
 from agentapp.storage.operator_models import WorkerRow
+from agentapp.storage.schema import HEAD
 from agentapp.storage.statements import Statement
-from agentapp.storage.values import utc_now
 from agentapp.telemetry.conditions import SILENT_AFTER, SilentWorker
 
-_COLUMNS = ("id", "host", "pid", "started_at", "seen_at", "numbers")
+_COLUMNS = ("id", "host", "pid", "started_at", "seen_at", "numbers", "build", "knows_revision")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +29,7 @@ class Worker:
     seen_at: datetime
     is_silent: bool
     numbers: Mapping[str, float]
+    build: str = ""  # unknown, of one from before revision 0012
 
     def number(self, name: str) -> float:
         """0 if it did not tell: it may be of another version."""
@@ -42,8 +43,10 @@ def _replacing(insert: Insert) -> Statement:
 
 
 class WorkerStore:
-    def __init__(self, db: Database) -> None:
-        self._db = db
+    """``build`` is which agentapp this worker runs."""
+
+    def __init__(self, db: Database, build: str = "") -> None:
+        self._db, self._build = db, build[:64]
         insert = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}[db.engine.dialect.name]
         self._write = _replacing(insert(WorkerRow))
 
@@ -53,7 +56,8 @@ class WorkerStore:
         """How this worker is now. Its row is made with the first report."""
         values = {"id": worker[:64], "host": host[:64], "pid": pid, "started_at": started_at}
         with self._db.transaction() as db:
-            db.run_later(self._write, {**values, "seen_at": utc_now(), "numbers": dict(numbers)})
+            told = {"numbers": dict(numbers), "build": self._build, "knows_revision": HEAD}
+            db.run_later(self._write, {**values, **told, "seen_at": db.clock.utc_now()})
 
     def silent_since(self, moment: datetime) -> list[SilentWorker]:
         """Those of which nothing was heard since then. There are few rows."""
@@ -73,11 +77,12 @@ class WorkerStore:
         query = select(WorkerRow).order_by(*order).limit(count)
         if after is not None:
             query = query.where(tuple_(*order) > tuple_(*after))
-        now = utc_now()
+        now = self._db.clock.utc_now()
         with self._db.reading() as db:
             return [_worker(row, now) for row in db.scalars(query)]
 
 
 def _worker(row: WorkerRow, now: datetime) -> Worker:
     is_silent = now - row.seen_at > SILENT_AFTER
-    return Worker(row.id, row.host, row.pid, row.started_at, row.seen_at, is_silent, row.numbers)
+    build = row.build or ""
+    return Worker(row.id, row.host, row.pid, row.started_at, row.seen_at, is_silent, row.numbers, build)

@@ -22,6 +22,7 @@ SEVERITIES: Mapping[str, Severity] = MappingProxyType(
         "budget-90": "warning",
         "unsettled-reservations": "warning",
         "heartbeat-late": "warning",
+        "clock-wrong": "warning",
     }
 )
 MAX_PENDING = 1000  # kinds and subjects; all else is counted when it comes again

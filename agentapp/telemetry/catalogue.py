@@ -115,6 +115,12 @@ METRICS = (
         MappingProxyType({"thread": ("heartbeat", "heartbeat-leases")}),
         mode="livemax",
     ),
+    Metric(
+        "gauge",
+        "host_clock_ahead_seconds",
+        "By how much the clock of this host is ahead of the database's.",
+        mode="mostrecent",
+    ),
 )
 # Only where there is a Redis. It is what the worker knows that was asked.
 REDIS_UP = Metric("gauge", "redis_up", "Whether Redis is there: 1 or 0.")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import NamedTuple, Protocol
 
 from agentapp.telemetry.protocol import Telemetry
@@ -40,13 +40,15 @@ class FindConditions:  # agentapp: shared ok - changed by the heartbeat's thread
 
     name = "find what a person has to know of"
 
-    def __init__(self, telemetry: Telemetry, conditions: Sequence[Condition]) -> None:
-        self._telemetry, self._conditions = telemetry, tuple(conditions)
+    def __init__(
+        self, telemetry: Telemetry, conditions: Sequence[Condition], clock: Callable[[], datetime]
+    ) -> None:
+        self._telemetry, self._conditions, self._clock = telemetry, tuple(conditions), clock
         self._raised: dict[tuple[Condition, str], float] = {}
 
     def run(self, now: float) -> bool:
         for condition in self._conditions:
-            found = condition.found(datetime.now(UTC))
+            found = condition.found(self._clock())
             for known in [key for key in self._raised if key[0] is condition and key[1] not in found]:
                 del self._raised[known]
             for subject, detail in found.items():
@@ -116,6 +118,19 @@ class SilentWorkers:
                     "it hangs, or has lost its database or its machine."
                 )
         return silent
+
+
+class WrongClock:
+    """``problem`` says what is wrong with the clock of this host, if anything is."""
+
+    kind = "clock-wrong"
+
+    def __init__(self, host: str, problem: Callable[[], str | None]) -> None:
+        self._host, self._problem = host, problem
+
+    def found(self, now: datetime) -> Mapping[str, str]:
+        problem = self._problem()
+        return {f"host:{self._host}": f"On {self._host}, {problem}."} if problem else {}
 
 
 class RunningTurns(Protocol):

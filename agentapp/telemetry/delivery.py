@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Protocol
 
 from agentapp.isolation import Binder, RequestScope, new_id
@@ -57,7 +57,7 @@ class DeliverAlerts:  # agentapp: shared ok - changed by the heartbeat's thread 
         outbox: Outbox,
         receiver: Receiver,
         binder: Binder,
-        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+        clock: Callable[[], datetime],
     ) -> None:
         self._outbox, self._receiver, self._binder = outbox, receiver, binder
         self._clock = clock

@@ -6,8 +6,9 @@ import os
 import resource
 import socket
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Protocol
 
@@ -98,10 +99,11 @@ class ReportWorker:  # agentapp: shared ok - changed by the heartbeat's thread a
         store: WorkerReports,
         worker: Callable[[], str],
         numbers: Callable[[], Mapping[str, float]],
+        clock: Callable[[], datetime],
     ) -> None:
         self._telemetry, self._store = telemetry, store
-        self._worker, self._numbers = worker, numbers
-        self._started_at, self._host = datetime.now(UTC), socket.gethostname()
+        self._worker, self._numbers, self._clock = worker, numbers, clock
+        self._started, self._host = time.monotonic(), socket.gethostname()
         self._reported: str | None = None
 
     def run(self, now: float) -> bool:
@@ -109,7 +111,8 @@ class ReportWorker:  # agentapp: shared ok - changed by the heartbeat's thread a
         for kind in LIVE:
             self._telemetry.gauge("live", numbers[kind], kind=kind)
         memory = {"rss_bytes": memory_in_use(), "threads": threading.active_count()}
-        self._store.report(worker, self._host, os.getpid(), self._started_at, {**numbers, **memory})
+        started_at = self._clock() - timedelta(seconds=time.monotonic() - self._started)
+        self._store.report(worker, self._host, os.getpid(), started_at, {**numbers, **memory})
         self._reported = worker
         return False
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from bisect import bisect_left
 from collections import Counter, OrderedDict, deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from math import inf
 
 from agentapp.telemetry.alerts import SEVERITIES, Alert
@@ -34,9 +34,9 @@ AT_ONCE = frozenset(
 class Measurements(Violations):  # agentapp: shared ok - what is noted is appended, which is atomic
     """Lives as long as the process."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float]) -> None:
         super().__init__()
-        self.metrics, self.minutes = Metrics(self.add_up), MinuteCounts()
+        self.metrics, self.minutes = Metrics(self.add_up), MinuteCounts(clock)
         self._noted: deque[tuple[str, float, str, tuple[tuple[str, str], ...]]] = deque()
         self._adding_up = threading.Lock()
         self._counted = {m.name: m.minute_name for m in METRICS if m.by_minute and m.kind == "counter"}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
@@ -22,7 +21,7 @@ class MinuteKey(NamedTuple):
 class MinuteCounts:  # agentapp: shared ok - to append to the events is atomic, all else is under the lock
     """To note an event is cheap, as each request notes several: they are added up when they are taken."""
 
-    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._events: deque[tuple[str, str, int, str, int]] = deque()
         self._lock = threading.Lock()

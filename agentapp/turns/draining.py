@@ -7,6 +7,7 @@ import time
 from agentapp.turns.feed import Subscriptions
 from agentapp.turns.local import LocalTurns
 from agentapp.turns.remote import RemoteTurns
+from agentapp.turns.unstored import UnstoredEnds
 
 # Before the grace is over, interrupted turns are stored and their readers told: this takes seconds, not more.
 SECONDS_TO_STORE = 5.0
@@ -16,8 +17,11 @@ SECONDS_WITHOUT_GRACE = 2.0
 class Draining:  # agentapp: shared ok - two floats, written when the worker begins to end
     """Not begun until `begin` is called. It has no lock: `begin` may run in a signal handler."""
 
-    def __init__(self, local: LocalTurns, remote: RemoteTurns, subscriptions: Subscriptions) -> None:
+    def __init__(
+        self, local: LocalTurns, remote: RemoteTurns, subscriptions: Subscriptions, unstored: UnstoredEnds
+    ) -> None:
         self._local, self._remote, self._subscriptions = local, remote, subscriptions
+        self._unstored = unstored
         self._interrupts_at: float | None = None
         self._ends_at: float | None = None
 
@@ -41,8 +45,12 @@ class Draining:  # agentapp: shared ok - two floats, written when the worker beg
 
     @property
     def is_over(self) -> bool:
-        """Whether the worker need not wait any more: all its turns have ended, or the time is up."""
-        return self._local.wait(0) or (self._ends_at is not None and time.monotonic() > self._ends_at)
+        """Whether the worker need not wait any more: all its turns have ended and are stored, or the time is
+        up.
+        """
+        # In this order: a turn is among those whose end waits to be stored before it leaves the others.
+        all_stored = self._local.wait(0) and not len(self._unstored)
+        return all_stored or (self._ends_at is not None and time.monotonic() > self._ends_at)
 
     def interrupt_if_due(self, now: float) -> None:
         """Interrupt the turns that this worker plays, and end the streams of turns that others play."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 
-from agentapp.errors import StorageUnavailable
+from agentapp.errors import StatementTimeout, StorageUnavailable
 from agentapp.guardrails.guard import Guardrails
 from agentapp.isolation import Binder, Scope
 from agentapp.logs import described
@@ -16,9 +16,12 @@ from agentapp.turns.feed import Subscriptions
 from agentapp.turns.leases import Leases
 from agentapp.turns.local import LocalTurns
 from agentapp.turns.remote import RemoteTurns
+from agentapp.turns.settlement import Settlement
 from agentapp.turns.stores import LiveTurnStore, LoginStore, SearchIndex, TurnStore
+from agentapp.turns.unstored import UnstoredEnds
 
 RENEWALS_PER_LEASE = 4
+STORING_SECONDS = 2.0  # in one beat, of what waited for the database
 
 log = logging.getLogger(__name__)
 
@@ -47,26 +50,77 @@ class EndTurnsOfEndingWorker:
         return self._draining.has_begun
 
 
-class RenewLeases:  # agentapp: shared ok - changed by its own thread alone
-    """One statement for all turns that this worker plays, in a thread of its own: however long the other jobs
-    take, and however many turns wait for the database, the leases are renewed.
+class StoreUnstoredEnds:
+    """Never raises because the database is away: if it is, the next job says so."""
 
-    A turn of this worker that nobody plays is not among them.
+    name = "store ends of turns that the database could not take"
+
+    def __init__(self, unstored: UnstoredEnds, binder: Binder) -> None:
+        self._unstored, self._binder = unstored, binder
+
+    def run(self, now: float) -> bool:
+        """The other jobs do not wait for long: what is left is stored in the next beat."""
+        ends = time.monotonic() + STORING_SECONDS
+        for settlement in self._unstored.all():
+            if not self._store(settlement) or time.monotonic() > ends:
+                break
+        return len(self._unstored) > 0
+
+    def end(self) -> None:
+        """The last try of this worker."""
+        for settlement in self._unstored.all():
+            if not self._store(settlement):
+                break
+        if left := len(self._unstored):
+            log.error("%d ends of turns are lost: the database was away until this worker ended", left)
+
+    def _store(self, settlement: Settlement) -> bool:
+        """Whether it makes sense to go on with the next one."""
+        turn = settlement.turn
+        with self._binder.bound(turn.scope):
+            try:
+                is_stored = settlement.store()
+            except StatementTimeout:  # a lock on this chat; the others may be free
+                self._unstored.put_last(turn.id)
+                return True
+            except StorageUnavailable:
+                self._unstored.put_last(turn.id)
+                return False
+            except Exception as error:
+                log.error("turn could not be saved: %s", described(error), extra={"turn_id": turn.id})
+                self._unstored.give_up(turn)
+            else:
+                told = "turn is stored now" if is_stored else "turn was no longer running when it was stored"
+                log.info(told, extra={"turn_id": turn.id, "turn_status": turn.result.status})
+            self._unstored.remove(turn.id)
+        return True
+
+
+class RenewLeases:  # agentapp: shared ok - changed by its own thread alone
+    """One statement for all turns that this worker plays, or whose end it has to store, in a thread of its
+    own: however long the other jobs take, and however many turns wait for the database, the leases are
+    renewed.
+
+    A turn of this worker that is neither is not among them.
     """
 
     name = "renew leases"
 
-    def __init__(self, live: LiveTurnStore, local: LocalTurns, leases: Leases) -> None:
-        self._live, self._local, self._leases = live, local, leases
+    def __init__(
+        self, live: LiveTurnStore, local: LocalTurns, unstored: UnstoredEnds, leases: Leases
+    ) -> None:
+        self._live, self._local, self._unstored, self._leases = live, local, unstored, leases
         self._renewed = 0.0
 
     def run(self, now: float) -> bool:
-        turns = self._local.all()
+        # In this order: a turn is among the second ones before it leaves the first ones.
+        turns = {each.turn.id for each in self._local.all()}
+        turns.update(self._unstored.turn_ids())
         if not turns:
             return False
         lease = self._leases.current()
         if now - self._renewed >= lease.length.total_seconds() / RENEWALS_PER_LEASE:
-            self._live.renew([each.turn.id for each in turns], lease)
+            self._live.renew(turns, lease)
             self._renewed = now
         return True
 
@@ -98,27 +152,34 @@ class WriteEvents:
 
 class GiveUpLostTurns:  # agentapp: shared ok - changed by the heartbeat's thread alone
     """No other worker of this machine interrupts a turn while the process of this one lives. So this one
-    gives up those of its turns that nobody plays, because they could not be saved or never began.
+    gives up those of its turns that nobody plays and whose end does not wait to be stored: something went
+    wrong with them.
 
     Between its row and its thread a turn has a moment in which nobody plays it. That moment is long if the
-    worker is slow, but a lease is longer.
+    worker is slow, but a lease is longer. Those that are known to be lost are given up at once.
     """
 
     name = "give up turns of this worker that nobody plays"
 
-    def __init__(self, live: LiveTurnStore, local: LocalTurns, leases: Leases) -> None:
-        self._live, self._local, self._leases = live, local, leases
+    def __init__(
+        self, live: LiveTurnStore, local: LocalTurns, unstored: UnstoredEnds, leases: Leases
+    ) -> None:
+        self._live, self._local, self._unstored, self._leases = live, local, unstored, leases
         self._missed: dict[str, float] = {}  # the turns that nobody plays, and since when that is known
 
     def run(self, now: float) -> bool:
-        lease = self._leases.current()
+        lease, known = self._leases.current(), self._unstored.lost()
         stored = self._live.stop_requests(lease.worker)
         nobodys = stored.keys() - {each.turn.id for each in self._local.all()}
+        nobodys -= set(self._unstored.turn_ids())
         self._missed = {turn_id: self._missed.get(turn_id, now) for turn_id in nobodys}
         longest = lease.length.total_seconds()
-        lost = [turn_id for turn_id, since in self._missed.items() if now - since >= longest]
+        lost = [
+            turn_id for turn_id, since in self._missed.items() if turn_id in known or now - since >= longest
+        ]
         if lost:
             self._live.give_up(lost, lease.worker)
+        self._unstored.forget_lost(known)
         return False
 
 
@@ -204,14 +265,14 @@ class InterruptAbandonedTurns:  # agentapp: shared ok - changed by the heartbeat
     ) -> None:
         self._store, self._live, self._ends = store, live, ends
         self._leases, self._binder = leases, binder
-        self._trusts_leases_from = 0.0
         self._failing: set[str] = set()  # the chats whose turn could not be interrupted
 
     def run(self, now: float) -> bool:
         workers = self._live.workers()
-        dead = {worker for worker in workers if self._leases.lives(worker) is False}
+        # Turns that were given up are of no worker.
+        dead = {worker for worker in workers if not worker or self._leases.lives(worker) is False}
         abandoned = self._live.of_workers(dead) if dead else []
-        if now >= self._trusts_leases_from:
+        if self._leases.are_trusted:
             living = {worker for worker in workers if self._leases.lives(worker)}
             abandoned += self._live.with_lapsed_lease(living, self._leases.latest_end)
         self._interrupt(abandoned)
@@ -233,9 +294,3 @@ class InterruptAbandonedTurns:  # agentapp: shared ok - changed by the heartbeat
                 self._failing.add(scope.session_id)
                 if isinstance(error, StorageUnavailable):
                     return
-
-    def distrust_leases(self) -> None:
-        """After the database was away every lease looks as if it had run out. Others' leases are judged again
-        only when this worker could have renewed its own all the while.
-        """
-        self._trusts_leases_from = time.monotonic() + self._leases.current().length.total_seconds()

@@ -22,8 +22,10 @@ from agentapp.telemetry import Telemetry
 from agentapp.turns.ends import TurnEnds
 from agentapp.turns.leases import Leases
 from agentapp.turns.live_agents import LiveAgents
+from agentapp.turns.settlement import EndedTurn, Settlement
 from agentapp.turns.stores import TurnStore
 from agentapp.turns.uncounted import UncountedTurns
+from agentapp.turns.unstored import UnstoredEnds
 from agentapp.turns.values import Spent
 
 
@@ -46,10 +48,14 @@ class TurnKit:
     render: Callable[[str], Rendered]
     traces: Traces = field(default_factory=NoTraces)
     uncounted: UncountedTurns = field(default_factory=UncountedTurns)
+    unstored: UnstoredEnds = field(default_factory=UnstoredEnds)
 
     @property
     def ends(self) -> TurnEnds:
         return TurnEnds(self.guardrails, self.telemetry, self.uncounted)
+
+    def settlement(self, ended: EndedTurn) -> Settlement:
+        return Settlement(self.store, self.ends, ended)
 
     def max_cost(self) -> MaxCost:
         """The most a turn can cost. It is reserved before the first call of the model."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import threading
+import time
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -36,6 +37,7 @@ class Leases:
         self._lock = threading.Lock()
         self._pid, self._worker = 0, ""
         self._machine = _machine_id()
+        self._trusted_from = 0.0
 
     def current(self) -> Lease:
         with self._lock:
@@ -56,14 +58,34 @@ class Leases:
         with self._lock:
             self._worst_lag = max(timedelta(seconds=seconds), self._worst_lag * LAG_KEPT)
 
+    def distrust(self) -> None:
+        """After the database was away every lease looks as if it had run out. Others' leases are judged again
+        only when this worker could have renewed its own all the while.
+        """
+        length = self.current().length.total_seconds()
+        with self._lock:
+            self._trusted_from = time.monotonic() + length
+
+    def distrust_if_late(self, seconds: float) -> None:
+        """A beat took so long: if the database was what hung, others could not renew their leases either."""
+        if seconds >= self._length.total_seconds() / 2:
+            self.distrust()
+
+    @property
+    def are_trusted(self) -> bool:
+        return time.monotonic() >= self._trusted_from
+
     def is_alive(self, worker: str, lease_until: datetime, now: datetime) -> bool:
         """Whether somebody plays a turn with this lease. Of a process of this machine it is known if it
-        lives, whatever the lease says; of others there is only the lease.
+        lives, whatever the lease says; of others there is only the lease, if that can be judged now. A turn
+        without a worker was given up.
 
         A lease that is longer than any that is given out comes from a clock that was put back since.
         """
         lives = self.lives(worker)
-        return now <= lease_until <= self.latest_end(now) if lives is None else lives
+        if lives is not None:
+            return lives
+        return now <= lease_until <= self.latest_end(now) or (bool(worker) and not self.are_trusted)
 
     def latest_end(self, now: datetime) -> datetime:
         """No lease that is given out at this time ends later, in whichever worker."""

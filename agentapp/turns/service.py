@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 
-from agentapp.errors import ForeignEvents
+from agentapp.errors import ForeignEvents, TurnInProgress
 from agentapp.guardrails.guard import Standing
 from agentapp.guardrails.streams import StreamSlot, StreamSlots
 from agentapp.isolation import Binder, Scope
@@ -27,6 +27,7 @@ from agentapp.turns.jobs import (
     InterruptAbandonedTurns,
     PlayDroppedTurns,
     RenewLeases,
+    StoreUnstoredEnds,
     WriteEvents,
 )
 from agentapp.turns.kit import TurnKit
@@ -65,7 +66,7 @@ class TurnService:
         """
         with ExitStack() as held:
             slot = self._hold(self.slots.take_for_turn(scope.user_id, scope.tenant_id), held)
-            begun = Turn.begin(self.kit, scope, message)
+            begun = self._begin(scope, message)
             if isinstance(begun, RepeatedMessage):
                 feed = self._find_feed(scope, begun.turn_id, held)
                 return self._subscribe(scope, feed, 0, login, held.pop_all(), slot)
@@ -75,6 +76,15 @@ class TurnService:
             kept = held.pop_all()
             played = PlayedSubscription(begun, self.local, self.binder, login, kept, slot)
             return self._listed(scope, played, kept)
+
+    def _begin(self, scope: Scope, message: NewMessage) -> Turn | RepeatedMessage:
+        try:
+            return Turn.begin(self.kit, scope, message)
+        except TurnInProgress:
+            # The database is there, so an end that waits for it need not wait any longer.
+            if len(self.kit.unstored):
+                self.heartbeat.wake()
+            raise
 
     def follow(self, scope: Scope, turn_id: str, after: int = 0, login: str | None = None) -> Subscription:
         """The events of a turn after that number, whichever worker plays it."""
@@ -172,35 +182,41 @@ def make_turn_service(
     slots: StreamSlots,
     binder: Binder,
     more_jobs: Sequence[ScheduledJob] = (),
+    first_jobs: Sequence[ScheduledJob] = (),
 ) -> TurnService:
-    """``more_jobs`` are jobs of other parts, which the heartbeat runs too."""
+    """``more_jobs`` are jobs of other parts, which the heartbeat runs too, and ``first_jobs`` are those that
+    it runs even if the others cannot.
+    """
     local, remote, subscriptions = (
         LocalTurns(binder),
         RemoteTurns(kit.store, live, kit.report),
         Subscriptions(),
     )
-    draining = Draining(local, remote, subscriptions)
+    unstored = kit.unstored
+    draining = Draining(local, remote, subscriptions, unstored)
     abandoned = InterruptAbandonedTurns(kit.store, live, kit.ends, kit.leases, binder)
     leases = kit.leases
     renewing = Heartbeat(
         "heartbeat-leases",
-        (ScheduledJob(RenewLeases(live, local, leases)),),
+        (ScheduledJob(RenewLeases(live, local, unstored, leases)),),
         binder,
         kit.telemetry,
-        on_failure=abandoned.distrust_leases,
+        on_failure=leases.distrust,
         on_lag=leases.note_lag,
     )
     everything_else = Heartbeat(
         "heartbeat",
         (
+            *first_jobs,
             ScheduledJob(EndDisplacedStreams(subscriptions)),
             ScheduledJob(EndTurnsOfEndingWorker(draining)),
+            ScheduledJob(StoreUnstoredEnds(unstored, binder)),
             ScheduledJob(WriteEvents(live, local, leases)),
             ScheduledJob(PlayDroppedTurns(local)),
             ScheduledJob(FollowRemoteTurns(remote)),
             ScheduledJob(CountSucceededTurns(kit.guardrails), every=COUNT_SECONDS),
             ScheduledJob(EndStreamsOfEndedLogins(logins, subscriptions), every=IDLE_SECONDS),
-            ScheduledJob(GiveUpLostTurns(live, local, leases), every=IDLE_SECONDS),
+            ScheduledJob(GiveUpLostTurns(live, local, unstored, leases), every=IDLE_SECONDS),
             ScheduledJob(abandoned, every=IDLE_SECONDS),
             ScheduledJob(CountUncountedTurns(kit.store, kit.ends), every=IDLE_SECONDS),
             *more_jobs,
@@ -209,7 +225,8 @@ def make_turn_service(
         ),
         binder,
         kit.telemetry,
-        on_failure=abandoned.distrust_leases,
+        on_failure=leases.distrust,
+        on_lag=leases.distrust_if_late,
     )
     heartbeat = Heartbeats((renewing, everything_else))
     return TurnService(kit, live, slots, local, remote, subscriptions, draining, binder, heartbeat)

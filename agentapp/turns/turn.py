@@ -30,16 +30,15 @@ from agentapp.errors import (
     TurnInterrupted,
     TurnStopped,
 )
-from agentapp.events import Rendered, Status, Text, TurnCompleted, TurnResult, TurnStarted, Usage, text_of
-from agentapp.guardrails.cell import Key
+from agentapp.events import Rendered, Status, Text, TurnCompleted, TurnResult, TurnStarted, text_of
 from agentapp.isolation import Scope
 from agentapp.logs import described
 from agentapp.turns.abandoned import find_running
-from agentapp.turns.ends import Ending
 from agentapp.turns.feed import Feed, NumberedEvent
 from agentapp.turns.history import history
 from agentapp.turns.kit import TurnKit
 from agentapp.turns.live_agents import without_frames
+from agentapp.turns.settlement import EndedTurn, Settlement
 from agentapp.turns.stores import ChatTransaction
 from agentapp.turns.turn_reports import report_beginning, report_end
 from agentapp.turns.values import (
@@ -49,12 +48,16 @@ from agentapp.turns.values import (
     RepeatedMessage,
     Spent,
     StartedTurn,
-    difference,
     title_of,
 )
 
 CHECKS_A_TURN = 2  # of isolation: its history and its agents. Those of the loop come on top
 SAVE_RETRY_SECONDS = (0.5, 1.0, 2.0, 4.0)  # a database that is being restarted is back by then
+SAVE_SECONDS = 8.0  # not tried again after that, if the tries themselves take long
+NOT_SAVED = "The answer could not be saved."
+SAVED_LATER = (
+    "The answer could not be saved yet. It will be in this chat as soon as the database can take it."
+)
 
 log = logging.getLogger(__name__)
 
@@ -81,7 +84,6 @@ class Turn(Iterator[NumberedEvent | None]):
         self._loop: TurnLoop | None = None
         self._kit, self._started = kit, started
         self._began = time.monotonic() if began is None else began
-        self._ending: Ending | None = None
         self._has_violated = False
         self._halted: Future[Any] = Future()
         self._playing = self._play()
@@ -90,28 +92,17 @@ class Turn(Iterator[NumberedEvent | None]):
     def begin(cls, kit: TurnKit, scope: Scope, message: NewMessage) -> Turn | RepeatedMessage:
         """Take the message in and mark the chat as answering, or refuse and change nothing."""
         began = time.monotonic()
-        with kit.store.chat(scope, message.key) as chat:
-            if chat.title is None:
-                raise NotFound("There is no such chat.")
-            # A turn whose worker died must not keep the chat from going on.
-            running = find_running(chat, kit.ends, scope, kit.leases)
-            text = _text_of(chat, message)
-            # A repeated message comes before "still answering": it may be the answer under way that it means.
-            if (repeated := _find_repeated(chat, text)) is not None:
-                return repeated
-            if running is not None:
-                raise TurnInProgress(running)
-            chat.require_room()
-            place = chat.place_of(message)
-            before = _history(kit, chat, place.follows) if place.follows else ()
-            # As late as can be: on PostgreSQL others wait for these rows until the transaction ends.
-            admitted = kit.guardrails.admit(chat.cells, scope, kit.max_cost())
-            reservation = kit.with_first_call(admitted.reservation, scope, place.agent, before, text)
-            turn_id = chat.add_turn(place, message.key, reservation, kit.leases.current())
-            chat.add_message(turn_id, "user", text)
-            title = title_of(text) if chat.title == UNTITLED else chat.title
-            chat.touch(title)
-        started = StartedTurn(turn_id, text, place.agent, before, title, reservation, admitted.tool_calls)
+        started: StartedTurn | RepeatedMessage | None = None
+        try:
+            with kit.store.chat(scope, message.key) as chat:
+                started = _take_in(kit, scope, chat, message)
+        except StorageUnavailable:
+            # The commit may have worked. Then the chat must not wait for an answer that nobody gives.
+            if isinstance(started, StartedTurn):
+                kit.unstored.add(kit.settlement(_never_played(scope, started)))
+            raise
+        if isinstance(started, RepeatedMessage):
+            return started
         kit.telemetry.observe("admission_seconds", time.monotonic() - began)
         return cls(kit, scope, started, began)
 
@@ -239,74 +230,68 @@ class Turn(Iterator[NumberedEvent | None]):
             return None
 
     def _settle(self, result: TurnResult) -> TurnResult:
-        """How the turn ended in truth: an answer that could not be stored was none."""
-        began = time.monotonic()
-        for attempt, pause in enumerate(SAVE_RETRY_SECONDS):
+        """How the turn ended in truth: an answer that could not be stored is none, as yet."""
+        began, kit, settlement = time.monotonic(), self._kit, self._settlement(result)
+        for pause in (*SAVE_RETRY_SECONDS, None):
             try:
-                if self._store(result, again=attempt > 0):
-                    self._kit.telemetry.observe("settle_seconds", time.monotonic() - began)
+                if settlement.store():
+                    kit.telemetry.observe("settle_seconds", time.monotonic() - began)
                     return result
                 log.warning("turn was no longer running when it ended")
                 return replace(result, status="interrupted", error_code=None, error_message=None)
             except StorageUnavailable as error:
                 why = str(error.__cause__ or error).partition("\n")[0]
                 log.warning("turn could not be saved yet: %s", why)
+                if pause is None or time.monotonic() - began > SAVE_SECONDS:
+                    break
                 time.sleep(pause)
             except Exception as error:
                 log.error("turn could not be saved: %s", described(error))
-                break
-        # It counts as running until its lease is over; then what was stored of its events is kept.
-        unsaved = StorageUnavailable("The answer could not be saved.")
-        return replace(result, status="failed", error_code=unsaved.code, error_message=str(unsaved))
+                kit.unstored.give_up(settlement.turn)
+                return _unsaved(result, NOT_SAVED)
+        waits = kit.unstored.add(settlement)
+        return _unsaved(result, SAVED_LATER if waits else NOT_SAVED, can_retry=not waits)
 
-    def _store(self, result: TurnResult, *, again: bool = False) -> bool:
-        """Store the result and settle with the guardrails. False if somebody else has ended the turn, or its
-        chat is deleted.
+    def _settlement(self, result: TurnResult) -> Settlement:
+        reservation, events = self._started.reservation, self.feed.events
+        ended = EndedTurn(self.scope, self.id, reservation, result, events, self._has_violated)
+        return self._kit.settlement(ended)
 
-        If it is done ``again``, the commit before may have worked although the connection broke off. Whoever
-        else ends a turn leaves what was charged for it; so if nothing is left, that commit has worked.
-        """
-        scope = self.scope
-        with self._kit.store.chat(scope) as chat:
-            if not chat.end_turn(self.id, result, self.feed.events):
-                if (charged := chat.take_charge(self.id)) is None:
-                    is_stored = again and chat.ended_turn(self.id) == (result.status, result.usage)
-                    if is_stored and self._ending is not None:
-                        chat.when_over(self._ending.over)
-                    return is_stored
-                self._charge_the_rest(chat, charged, result)
-                return self._store_after_all(chat, result)
-            if result.reply:
-                chat.add_message(self.id, "assistant", result.reply, result.rendered)
-            self._ending = self._kit.ends.settle(
-                chat, scope, self.id, self._started.reservation, result, violated=self._has_violated
-            )
-            chat.remove_live_turn(self.id)
-            return True
 
-    def _store_after_all(self, chat: ChatTransaction, result: TurnResult) -> bool:
-        """Somebody took this worker for dead, but the whole answer is here: it takes the place of what was
-        kept of it, unless the chat has gone on without it.
-        """
-        if result.status != "completed" or not chat.complete_interrupted(self.id, result, self.feed.events):
-            return False
-        if result.reply:
-            chat.add_message(self.id, "assistant", result.reply, result.rendered)
-        return True
+def _take_in(
+    kit: TurnKit, scope: Scope, chat: ChatTransaction, message: NewMessage
+) -> StartedTurn | RepeatedMessage:
+    if chat.title is None:
+        raise NotFound("There is no such chat.")
+    # A turn whose worker died must not keep the chat from going on.
+    running = find_running(chat, kit.ends, scope, kit.leases)
+    text = _text_of(chat, message)
+    # A repeated message comes before "still answering": it may be the answer under way that it means.
+    if (repeated := _find_repeated(chat, text)) is not None:
+        return repeated
+    if running is not None:
+        raise TurnInProgress(running)
+    chat.require_room()
+    place = chat.place_of(message)
+    before = _history(kit, chat, place.follows) if place.follows else ()
+    # As late as can be: on PostgreSQL others wait for these rows until the transaction ends.
+    admitted = kit.guardrails.admit(chat.cells, scope, kit.max_cost())
+    reservation = kit.with_first_call(admitted.reservation, scope, place.agent, before, text)
+    turn_id = chat.add_turn(place, message.key, reservation, kit.leases.current())
+    chat.add_message(turn_id, "user", text)
+    title = title_of(text) if chat.title == UNTITLED else chat.title
+    chat.touch(title)
+    return StartedTurn(turn_id, text, place.agent, before, title, reservation, admitted.tool_calls)
 
-    def _charge_the_rest(self, chat: ChatTransaction, charged: Spent, result: TurnResult) -> None:
-        """What it spent was spent in any case. Whoever ended it has charged what was stored until then; that
-        was more than the truth if it was estimated too high.
-        """
-        tokens = result.usage.total_tokens - charged.usage.total_tokens
-        microusd = result.charged_microusd - charged.charged_microusd
-        rest = replace(result, usage=Usage(tokens), charged_microusd=microusd)
-        self._kit.ends.charge(chat, self.scope, rest, self._started.reservation)
-        if chat.title is None:  # the chat is deleted, and its cell was deleted with it
-            chat.cells.remove(Key("session", self.scope.session_id))
-        elif tokens or microusd:
-            chat.correct_usage(self.id, result)
-        chat.correct_usage_day(self._started.reservation, difference(result.parts, charged.parts))
+
+def _never_played(scope: Scope, started: StartedTurn) -> EndedTurn:
+    return EndedTurn.never_played(scope, started.turn_id, started.reservation, started.text)
+
+
+def _unsaved(result: TurnResult, words: str, *, can_retry: bool = True) -> TurnResult:
+    """``can_retry`` is False if the answer will come: to ask again would be another one, and cost again."""
+    code = StorageUnavailable.code
+    return replace(result, status="failed", error_code=code, error_message=words, can_retry=can_retry)
 
 
 def _history(kit: TurnKit, chat: ChatTransaction, last: int) -> tuple[Message, ...]:

@@ -18,7 +18,6 @@ from agentapp.guardrails.wording import dollars, megabytes
 from agentapp.isolation import UserScope
 from agentapp.storage.logins import LOGINS_SHOWN, OwnLogin
 from agentapp.storage.usage_days import Used
-from agentapp.storage.values import utc_now
 from agentapp.web.audit_notes import password_tried
 from agentapp.web.auth import login_token, origin, start_login
 from agentapp.web.browsers import browser_in_words
@@ -26,7 +25,7 @@ from agentapp.web.hooks import user_scope
 from agentapp.web.incoming import field
 from agentapp.web.known_browser import remember_browser
 from agentapp.web.negotiation import wants_page
-from agentapp.web.parts import parts
+from agentapp.web.parts import parts, utc_now
 from agentapp.web.plots import Plot, Series, bar_plot
 from agentapp.web.problems import answer_with_page
 

@@ -84,7 +84,8 @@ def init_app(app: Flask) -> None:
         # cookie that an attacker plants over plain HTTP, and the __Host- name already does.
         WTF_CSRF_SSL_STRICT=False,
     )
-    app.session_interface = sessions = Sessions(app)
+    clock = app.extensions["agentapp"].db.clock.estimate  # the main loop asks too, and must not wait
+    app.session_interface = sessions = Sessions(app, clock)
     manager = _Logins()
     # Its context processor would look up the login once more, and so fail again, while the page is made that
     # says that the database is away.

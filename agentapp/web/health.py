@@ -5,6 +5,7 @@ from __future__ import annotations
 from flask import Blueprint, Response
 
 from agentapp.web.parts import parts
+from agentapp.web.problems import problem, problem_answer
 
 blueprint = Blueprint("health", __name__)
 
@@ -17,9 +18,15 @@ def livez() -> Response:
 
 @blueprint.get("/readyz")
 def readyz() -> Response:
-    """503 while the database is away. Without Redis all goes on, so then it only says so."""
-    app = parts()
-    app.db.ping()
-    degraded = app.redis is not None and app.redis.is_away
-    text = "ready, degraded: redis is away\n" if degraded else "ready\n"
+    """503 and the reason while this worker cannot serve. Without Redis it can, so then it only says so."""
+    if parts().turns.draining.has_begun:
+        return problem_answer(
+            problem("draining", "draining: this worker takes nothing new and is about to end")
+        )
+    found = parts().readiness.problem()
+    if found is not None:
+        return problem_answer(problem("storage-unavailable", found))
+    redis = parts().redis
+    is_degraded = redis is not None and redis.is_away
+    text = "ready, degraded: Redis is away\n" if is_degraded else "ready\n"
     return Response(text, mimetype="text/plain")

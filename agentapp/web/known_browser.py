@@ -12,6 +12,7 @@ import secrets
 from flask import Response, current_app, request
 from itsdangerous import BadData, URLSafeTimedSerializer
 
+from agentapp.web.dated_signer import DatedSigner
 from agentapp.web.parts import parts
 
 YEAR_SECONDS = 365 * 24 * 3600
@@ -50,7 +51,12 @@ def _signer(password_hash: str) -> URLSafeTimedSerializer:
     return URLSafeTimedSerializer(
         str(current_app.secret_key),
         salt=f"agentapp known browser {password_hash}",
-        signer_kwargs={"digest_method": hashlib.sha256, "key_derivation": "hmac"},
+        signer=DatedSigner,
+        signer_kwargs={
+            "digest_method": hashlib.sha256,
+            "key_derivation": "hmac",
+            "clock": parts().db.clock.now,
+        },
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from mmap import mmap
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
@@ -27,6 +28,7 @@ from agentapp.storage.db import Database
 from agentapp.storage.engines import pool_size
 from agentapp.storage.logins import Logins, SeenLogins
 from agentapp.storage.minute_counts import IsolationScore
+from agentapp.storage.readiness import Readiness
 from agentapp.storage.room import Room
 from agentapp.storage.usage_days import OwnUsage
 from agentapp.storage.vacuum import Vacuum
@@ -53,6 +55,7 @@ class Parts:
     settings: Settings
     binder: ThreadBinder
     db: Database
+    readiness: Readiness
     redis: Redis | None
     room: Room
     accounts: Accounts
@@ -99,6 +102,7 @@ class Parts:
             log.warning("this worker counts streams and pages by itself: it cannot use the shared memory")
         if write_token is not None:
             self.db.share_writing(write_token)
+        self.db.schema.watch()
         self.turns.kit.traces.start()
         if self.redis is not None:
             self.redis.start()
@@ -135,6 +139,7 @@ class Parts:
         self.cleaning.close()
         self.turns.close()
         self.turns.kit.traces.close()
+        self.readiness.close()
         if self.redis is not None:
             self.redis.close()
         self.db.close()
@@ -142,6 +147,15 @@ class Parts:
 
 def parts() -> Parts:
     return cast(Parts, current_app.extensions["agentapp"])
+
+
+def now() -> float:
+    """Seconds since 1970, by the database's clock: times that are shown are compared with stored ones."""
+    return parts().db.clock.now()
+
+
+def utc_now() -> datetime:
+    return parts().db.clock.utc_now()
 
 
 def this_request() -> Request:

@@ -72,6 +72,7 @@ TABLE: Mapping[str, ProblemKind] = MappingProxyType(
         "breaker-open": ProblemKind(503, "Paused", 30),
         "busy": ProblemKind(503, "Busy", 2),
         "turn-interrupted": ProblemKind(503, "The server is restarting", 2),
+        "draining": ProblemKind(503, "The server is restarting", 2),
         "storage-unavailable": ProblemKind(503, "Nothing can be stored right now", 5),
         "storage-timeout": ProblemKind(503, "The database took too long", 5),
         "provider-timeout": ProblemKind(504, "The model took too long"),

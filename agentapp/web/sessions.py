@@ -6,8 +6,8 @@ They are read and checked as Flask and flask-wtf do it, but the same text only o
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
 from hmac import compare_digest
 from types import MappingProxyType
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -17,6 +17,7 @@ from flask.sessions import SecureCookieSession, SecureCookieSessionInterface, Se
 from flask_wtf.csrf import CSRFProtect
 from itsdangerous import BadSignature, SignatureExpired, URLSafeTimedSerializer
 
+from agentapp.web.dated_signer import DatedSigner, is_too_old
 from agentapp.web.incoming import json_csrf_token
 from agentapp.web.parts import this_request
 
@@ -59,12 +60,16 @@ class _Cookie(NamedTuple):
 
 
 class Sessions(SecureCookieSessionInterface):
-    """Flask's own, with a signer that is made once. The signature of the same cookie is verified once; its
-    age is looked at each time, and it is the login's row in the database that says if it still counts.
+    """Flask's own, with a signer that is made once and has this clock. The signature of the same cookie is
+    verified once; its age is looked at each time, and it is the login's row in the database that says if it
+    still counts.
     """
 
-    def __init__(self, app: Flask) -> None:
-        self._signer = super().get_signing_serializer(app)
+    def __init__(self, app: Flask, clock: Callable[[], float]) -> None:
+        self._clock, self._signer = clock, super().get_signing_serializer(app)
+        if self._signer is not None:
+            self._signer.signer = DatedSigner
+            self._signer.signer_kwargs["clock"] = clock
         self.name = self.get_cookie_name(app)
         self._max_age = int(app.permanent_session_lifetime.total_seconds())
         self._cookies: Remembered[_Cookie] = Remembered()
@@ -79,8 +84,7 @@ class Sessions(SecureCookieSessionInterface):
         cookie = self._cookies.get(value)
         if cookie is None:
             return self._verified(value)
-        # As itsdangerous does it: one from the future is refused too.
-        if not 0 <= int(time.time()) - cookie.signed_at <= self._max_age:
+        if is_too_old(cookie.signed_at, self._max_age, self._clock()):
             raise SignatureExpired("this cookie is too old")
         return dict(cookie.payload)
 
@@ -99,6 +103,11 @@ class Sessions(SecureCookieSessionInterface):
             super().save_session(app, session, response)
         elif session.accessed:
             response.vary.add("Cookie")
+
+    def get_expiration_time(self, app: Flask, session: SessionMixin) -> datetime | None:
+        if not session.permanent:
+            return None
+        return datetime.fromtimestamp(self._clock(), UTC) + app.permanent_session_lifetime
 
     def _verified(self, value: str) -> dict[str, Any]:
         if self._signer is None:

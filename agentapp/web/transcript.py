@@ -8,7 +8,8 @@ from datetime import date, datetime, timedelta
 
 from markupsafe import Markup
 
-from agentapp.storage.values import BranchPage, Chat, StoredTurn, Transcript, Versions, utc_now
+from agentapp.storage.values import BranchPage, Chat, StoredTurn, Transcript, Versions
+from agentapp.web.parts import utc_now
 from agentapp.web.steps import Step, steps_of
 
 

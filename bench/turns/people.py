@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from agentapp.storage.db import Database
 from agentapp.storage.models import ChatSession, Login, Tenant
 from agentapp.storage.models import User as UserRow
 from agentapp.storage.opened_logins import LOGIN_LIFETIME
-from agentapp.storage.values import User, utc_now
+from agentapp.storage.values import User
 from agentapp.web.auth import start_login
 from bench.turns import naive
 from bench.turns.plans import Person
@@ -54,7 +55,7 @@ def add_people(instance: Path, database_url: str | None = None, count: int = PEO
 
 
 def _add_people(app: Flask, rows: Session, count: int) -> list[Person]:
-    tenants = [Tenant(id=new_id(), name=f"tenant{n}", created_at=utc_now()) for n in range(TENANTS)]
+    tenants = [Tenant(id=new_id(), name=f"tenant{n}", created_at=datetime.now(UTC)) for n in range(TENANTS)]
     rows.add_all(tenants)
     rows.flush()
     people = []
@@ -70,7 +71,7 @@ def _add_people(app: Flask, rows: Session, count: int) -> list[Person]:
 
 
 def _add_user(rows: Session, user: User, token: str) -> None:
-    now = utc_now()
+    now = datetime.now(UTC)
     rows.add(
         UserRow(
             id=user.id,
@@ -87,7 +88,7 @@ def _add_user(rows: Session, user: User, token: str) -> None:
 
 
 def _add_chat(rows: Session, user: User) -> str:
-    now, owner = utc_now(), {"tenant_id": user.tenant_id, "user_id": user.id}
+    now, owner = datetime.now(UTC), {"tenant_id": user.tenant_id, "user_id": user.id}
     chat = ChatSession(id=new_id(), title="New chat", created_at=now, updated_at=now, **owner)
     rows.add(chat)
     return chat.id

@@ -294,7 +294,7 @@ def many(database_url: str, count: int, size: int) -> None:
 def test_a_long_list_is_never_in_memory_as_a_whole(database_url: str, parts: Parts) -> None:
     many(database_url, 4_000, 4_000)
     kind: Any = parts.turns.kit.guardrails.registry._kind
-    seen, admin = 0, BreakerAdmin(kind, SqlBreakerStore(parts.db, parts.breakers))
+    seen, admin = 0, BreakerAdmin(kind, SqlBreakerStore(parts.db, parts.breakers), parts.db.clock.now)
     tracemalloc.start()
     with parts.binder.bound(SOMEBODY):
         for lines in (breakers.json_lines, lambda rows: breakers.table_lines(rows, "")):

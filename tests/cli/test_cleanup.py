@@ -14,15 +14,15 @@ from agentapp.isolation import RequestScope
 from agentapp.storage.accounts import Accounts
 from agentapp.storage.audit_log import ADD_ENTRY, AuditEntry
 from agentapp.storage.user_erasure import UserErasureStore
-from agentapp.storage.values import utc_now
 from tests.support.commands import Agentapp, add_user
+from tests.support.times import utc_now
 
 BY = RequestScope(request_id="test")
 
 
 def test_a_dry_run_tells_the_same_numbers_and_removes_nothing(migrated: Agentapp, accounts: Accounts) -> None:
     assert migrated("cleanup").stdout == "nothing is too old\n"
-    old = {**AuditEntry("signed-in").values(), "at": utc_now() - timedelta(days=366)}
+    old = {**AuditEntry("signed-in").values(utc_now()), "at": utc_now() - timedelta(days=366)}
     with accounts._db.transaction() as db:
         db.run_many(ADD_ENTRY, [old] * 3)
     for _ in range(2):
@@ -34,7 +34,7 @@ def test_a_dry_run_tells_the_same_numbers_and_removes_nothing(migrated: Agentapp
 def test_ctrl_c_lets_the_step_end_and_says_that_something_may_be_left(
     migrated: Agentapp, accounts: Accounts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    old = {**AuditEntry("signed-in").values(), "at": utc_now() - timedelta(days=366)}
+    old = {**AuditEntry("signed-in").values(utc_now()), "at": utc_now() - timedelta(days=366)}
     with accounts._db.transaction() as db:
         db.run_many(ADD_ENTRY, [old] * 300)
     interrupt_at(monkeypatch, 2)

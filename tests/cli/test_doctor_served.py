@@ -24,6 +24,9 @@ PEM = Path(__file__).parents[1] / "support" / "localhost.pem"
 WsgiApp = Callable[[dict[str, Any], Any], Iterable[bytes]]
 
 
+CANNOT = "database: it cannot be reached or used"
+
+
 @contextmanager
 def served(app: WsgiApp, *, tls: bool = False) -> Iterator[str]:
     """The app on a port of this machine: the address that people would type."""
@@ -123,7 +126,7 @@ def test_a_database_that_is_away(tmp_path: Path, settings: Settings) -> None:
     away = replace(settings, database_url=f"postgresql+psycopg://me@127.0.0.1:{free_port()}/x")
     app = create_app(away)
     with served(app) as url:
-        assert found_at(url)["served"] == ("do", f"{url} is alive, but its database is away")
+        assert found_at(url)["served"] == ("do", f"{url} is alive, but not ready ({CANNOT})")
     app.extensions["agentapp"].close()
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from agentapp import __version__
+from agentapp import build
 from agentapp.cli import COMMANDS, CommandOnDemand, main
 from agentapp.storage import schema
 from tests.support.commands import PASSWORD, Agentapp, add_user
@@ -30,7 +30,7 @@ finally:
 
 
 def test_version_is_told(agentapp: Agentapp) -> None:
-    assert agentapp("--version").stdout == f"agentapp {__version__}\n"
+    assert agentapp("--version").stdout == f"agentapp {build.NAME}\n"
 
 
 @pytest.mark.parametrize(

@@ -14,10 +14,10 @@ from agentapp.errors import StorageUnavailable
 from agentapp.guardrails.cell import Key
 from agentapp.isolation import Scope
 from agentapp.storage.turns import SqlChatTransaction
-from agentapp.storage.values import utc_now
 from agentapp.turns.kit import TurnKit
 from agentapp.web.parts import Parts
 from tests.support.databases import only_sqlite
+from tests.support.times import utc_now
 from tests.support.turns import begin, someone
 from tests.support.users import without_limits
 from tests.turns.charging import answered_by, lose

@@ -25,12 +25,12 @@ from agentapp.storage.background_jobs import BackgroundJobs
 from agentapp.storage.models import ChargedTurn, ChatSession, GuardrailCell, Login, SetupLink
 from agentapp.storage.operator_models import AlertRow, AuditRow, MinuteCount, WorkerRow
 from agentapp.storage.retention_parts import make_clean_up
-from agentapp.storage.values import utc_now
 from agentapp.web.parts import Parts
 from tests.support.databases import only_sqlite
 from tests.support.erased_users import scope_of
 from tests.support.plans import scans_noted
 from tests.support.stored_bytes import counted, kept
+from tests.support.times import utc_now
 from tests.support.turns import begin, someone
 from tests.support.users import Person, person, without_limits
 
@@ -165,7 +165,7 @@ def plant(parts: Parts, who: Person) -> None:
                 db.add(MinuteCount(name=name, tenant_id="", minute=minute, label="", amount=1))
             for tenant_id in (scope.tenant_id, None):
                 entry = AuditEntry("signed-in", tenant_id=tenant_id)
-                db.add(AuditRow(**{**entry.values(), "at": at}))
+                db.add(AuditRow(**{**entry.values(at)}))
             db.add(
                 ChargedTurn(
                     turn_id=f"t{n}", tenant_id=scope.tenant_id, user_id=scope.user_id, session_id="gone",
@@ -222,7 +222,7 @@ def test_no_big_table_is_read_as_a_whole(parts: Parts, clean_up: CleanUp, ann: P
 
 def fill_audit_log(parts: Parts, at: datetime) -> None:
     with parts.db.transaction() as db:
-        db.run_many(ADD_ENTRY, [{**AuditEntry("signed-in").values(), "at": at}] * 450)
+        db.run_many(ADD_ENTRY, [{**AuditEntry("signed-in").values(at), "at": at}] * 450)
 
 
 def test_many_rows_go_in_several_short_transactions(parts: Parts, clean_up: CleanUp) -> None:

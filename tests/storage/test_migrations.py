@@ -6,7 +6,7 @@ import json
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -29,69 +29,34 @@ from agentapp.storage.db import Database
 from agentapp.storage.engines import make_engine
 from agentapp.storage.models import Base, LiveTurn, Message, Turn
 from agentapp.web.steps import steps_of
+from tests.support.commands import set_revision
 from tests.support.forked_agentapp import ForkedAgentapp
-from tests.support.postgres import postgres_url
 from tests.support.server import clean_env
 from tests.support.stored_bytes import counted, kept
 
-NEXT = """
-import sqlalchemy as sa
-from alembic import op
-
-revision, down_revision = {revision!r}, {after!r}
-
-def upgrade():
-    {body}
-"""
-
 HEAD, AFTER_HEAD = schema.HEAD, f"{int(schema.HEAD) + 1:04}"
-
-
-@pytest.fixture(params=["sqlite", "postgresql"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    if request.param == "sqlite":
-        yield f"sqlite:///{tmp_path}/test.sqlite3"
-    else:
-        with postgres_url() as made:
-            yield made
-
-
-@pytest.fixture
-def engine(url: str) -> Iterator[Engine]:
-    made = make_engine(url)
-    yield made
-    made.dispose()
-
-
-@pytest.fixture
-def next_revision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Adds a revision to a copy of the migrations, as a later release would."""
-    copy = tmp_path / "release" / "migrations"
-    shutil.copytree(resources.migrations(), copy)
-    monkeypatch.setattr(resources, "migrations", lambda: copy)
-
-    def add(body: str, revision: str = AFTER_HEAD, after: str = schema.HEAD) -> None:
-        (copy / "versions" / f"{revision}.py").write_text(
-            NEXT.format(revision=revision, after=after, body=body)
-        )
-        monkeypatch.setattr(schema, "HEAD", revision)
-
-    return add
 
 
 def test_migrated_database_does_not_differ_from_the_models(url: str, engine: Engine) -> None:
     migrate.upgrade(url)
     with engine.connect() as connection:
-        opts: dict[str, Any] = {"compare_server_default": True}
-        if engine.dialect.name == "sqlite":
-            opts["include_object"] = _is_compared
+        opts: dict[str, Any] = {"compare_server_default": True, "include_object": _is_compared}
+        if engine.dialect.name == "postgresql":
+            opts["include_object"] = _is_no_version
         context = MigrationContext.configure(connection, opts=opts)
         assert compare_metadata(context, Base.metadata) == []
 
 
 def _is_compared(item: Any, name: str | None, kind: str, reflected: bool, other: object) -> bool:
     """On SQLite the search uses a full-text table, which is no model, in place of PostgreSQL's index."""
-    return name != "ix_search_entries_words" and not str(name).startswith("search_index")
+    if name == "ix_search_entries_words" or str(name).startswith("search_index"):
+        return False
+    return _is_no_version(item, name, kind, reflected, other)
+
+
+def _is_no_version(item: Any, name: str | None, kind: str, reflected: bool, other: object) -> bool:
+    """What the schema says about itself is no model either: code that is older and newer must read it."""
+    return name != "schema_compatibility"
 
 
 def test_migrated_database_has_the_constraints_alembic_does_not_compare(url: str, engine: Engine) -> None:
@@ -326,7 +291,7 @@ def test_what_a_model_gave_a_tool_is_shown_as_it_was_whatever_it_was(
 
 
 def test_what_was_said_before_there_was_an_index_is_found(
-    url: str, engine: Engine, next_revision: Callable[..., None]
+    url: str, engine: Engine, next_revision: Callable[..., str]
 ) -> None:
     """Newest last, in several batches, of everybody; and again after a way down and up."""
     shipped = resources.migrations() / "versions" / "0005_search_index.py"
@@ -385,14 +350,14 @@ def test_sqlite_without_full_text_search_is_said_plainly(
     with pytest.raises(StartError, match="built without FTS5"):
         migrate.upgrade(url)
     with pytest.raises(StartError, match="built without FTS5"):
-        schema.require_current(url)
+        schema.require_usable(url)
 
 
 def test_directory_with_a_percent_sign_is_fine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shutil.copytree(resources.migrations(), tmp_path / "100%(here)s")
     monkeypatch.setattr(resources, "migrations", lambda: tmp_path / "100%(here)s")
     migrate.upgrade(f"sqlite:///{tmp_path}/test.sqlite3")
-    schema.require_current(f"sqlite:///{tmp_path}/test.sqlite3")
+    schema.require_usable(f"sqlite:///{tmp_path}/test.sqlite3")
 
 
 def test_missing_schema_says_what_to_do(url: str, engine: Engine) -> None:
@@ -406,7 +371,7 @@ def test_looking_for_a_missing_file_does_not_make_it(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_older_schema_says_what_to_do(url: str, engine: Engine, next_revision: Callable[..., None]) -> None:
+def test_older_schema_says_what_to_do(url: str, engine: Engine, next_revision: Callable[..., str]) -> None:
     migrate.upgrade(url)
     next_revision("pass")
     problem = schema.schema_problem(engine)
@@ -420,7 +385,7 @@ def test_older_schema_says_what_to_do(url: str, engine: Engine, next_revision: C
 
 def test_newer_schema_is_neither_used_nor_migrated(url: str, engine: Engine) -> None:
     migrate.upgrade(url)
-    _set_revision(engine, "0099")
+    set_revision(url, "0099")
     problem = schema.schema_problem(engine)
     assert problem is not None
     assert "newer agentapp" in problem
@@ -429,7 +394,7 @@ def test_newer_schema_is_neither_used_nor_migrated(url: str, engine: Engine) -> 
 
 
 def test_failing_migration_leaves_nothing_behind(
-    url: str, engine: Engine, next_revision: Callable[..., None]
+    url: str, engine: Engine, next_revision: Callable[..., str]
 ) -> None:
     """Not even of the revision before it, which had succeeded."""
     next_revision("op.create_table('half', sa.Column('id', sa.Integer())); op.execute('SELECT no_such()')")
@@ -440,7 +405,7 @@ def test_failing_migration_leaves_nothing_behind(
 
 
 def test_altering_a_table_keeps_the_rows_that_refer_to_it(
-    url: str, engine: Engine, next_revision: Callable[..., None]
+    url: str, engine: Engine, next_revision: Callable[..., str]
 ) -> None:
     migrate.upgrade(url)
     _insert_login(engine)
@@ -453,7 +418,7 @@ def test_altering_a_table_keeps_the_rows_that_refer_to_it(
 
 
 def test_migration_that_would_leave_rows_referring_to_nothing_is_undone(
-    tmp_path: Path, next_revision: Callable[..., None]
+    tmp_path: Path, next_revision: Callable[..., str]
 ) -> None:
     """SQLite only: while it migrates, its own checks are off. PostgreSQL refuses by itself."""
     url = f"sqlite:///{tmp_path}/test.sqlite3"
@@ -501,7 +466,7 @@ def test_file_that_is_no_database_is_said_plainly(tmp_path: Path) -> None:
     with pytest.raises(StartError, match=r"^cannot migrate the database: file is not a database$"):
         migrate.upgrade(url)
     with pytest.raises(StorageUnavailable, match=r"^cannot use the database: file is not a database$"):
-        schema.require_current(url)
+        schema.require_usable(url)
 
 
 @pytest.mark.parametrize("url", ["postgresql+psycopg://host:port/db", "postgresql+psycopg://[::1/db"])
@@ -519,11 +484,6 @@ def test_missing_driver_is_said_plainly(monkeypatch: pytest.MonkeyPatch) -> None
 def test_server_that_is_away_is_said_plainly() -> None:
     with pytest.raises(StartError, match=r"^cannot migrate the database: .*$"):
         migrate.upgrade("postgresql+psycopg://nobody@127.0.0.1:1/none")
-
-
-def _set_revision(engine: Engine, revision: str) -> None:
-    with engine.begin() as connection:
-        connection.execute(text(f"UPDATE alembic_version SET version_num = '{revision}'"))
 
 
 def _insert_person(connection: Connection, name: str) -> None:

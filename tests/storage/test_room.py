@@ -31,6 +31,7 @@ from tests.support.databases import only_postgresql, only_sqlite
 from tests.support.full_disks import full_postgresql, full_sqlite
 from tests.support.rounds import ROUNDS
 from tests.support.stored_bytes import counted, kept
+from tests.support.turns import store_end
 
 __all__ = ["stores"]  # a fixture
 
@@ -88,16 +89,16 @@ class People:
 
     def send(self) -> None:
         turn = self.begin(self.chat(), NewMessage(self.words()))
-        assert turn._store(TurnResult("completed", self.words(), "triage", rendered=self.rendered()))
+        assert store_end(turn, TurnResult("completed", self.words(), "triage", rendered=self.rendered()))
 
     def stop(self) -> None:
         turn = self.begin(self.chat(), NewMessage(self.words()))
-        assert turn._store(TurnResult("stopped", self.random.choice(["", self.words()]), "triage"))
+        assert store_end(turn, TurnResult("stopped", self.random.choice(["", self.words()]), "triage"))
 
     def fail(self) -> None:
         turn = self.begin(self.chat(), NewMessage(self.words()))
         failed = TurnResult("failed", "", "triage", error_code="turn-failed", error_message=self.words())
-        assert turn._store(failed)
+        assert store_end(turn, failed)
 
     def retry(self) -> None:
         if self.turns:

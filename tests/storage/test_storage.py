@@ -39,6 +39,7 @@ from agentapp.turns.live_agents import LiveAgents
 from agentapp.turns.turn import Turn
 from agentapp.turns.values import Lease, NewMessage, RepeatedMessage, StartedTurn, title_of
 from tests.support.statements import statements_noted
+from tests.support.turns import store_end
 
 PASSWORD = "a long enough password"
 LEASE = Lease("this worker", timedelta(seconds=60))
@@ -57,7 +58,7 @@ class Stores:
         self.cells, self.notes = CellStore(self.db), Notes(self.db)
         terms = CellPolicy(BreakerPolicy(failures=10**9), lease=LEASE.length.total_seconds())
         kind = Cells(dict.fromkeys(("session", "user", "tenant", "provider"), terms))
-        self.guardrails = Guardrails(Registry(kind, self.cells), "demo")
+        self.guardrails = Guardrails(Registry(kind, self.cells), "demo", self.db.clock.now)
         self.turns = SqlTurnStore(self.db, self.cells)
 
     def user(self, name: str, tenant: str = "default") -> UserScope:
@@ -133,7 +134,7 @@ def settle(turn: Turn, reply: str = "the reply") -> bool:
     result = TurnResult(
         "completed", reply, "triage", usage=Usage(3, 4, 1), cost_microusd=9, charged_microusd=9
     )
-    return turn._store(result)
+    return store_end(turn, result)
 
 
 @pytest.fixture
@@ -166,7 +167,7 @@ def test_a_turn_that_cost_a_fortune_is_stored(stores: Stores) -> None:
     """If it could not be, its chat would be stuck for good."""
     chat = stores.chat(stores.user("ann"))
     turn, fortune = stores.begin(chat, "hello"), 10**13
-    assert turn._store(TurnResult("completed", "dear", cost_microusd=fortune, charged_microusd=fortune))
+    assert store_end(turn, TurnResult("completed", "dear", cost_microusd=fortune, charged_microusd=fortune))
     whole = read(stores, chat, lambda: stores.chats.transcript(chat))
     assert [each.result.cost_microusd for each in whole.turns] == [fortune]
 

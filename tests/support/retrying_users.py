@@ -242,7 +242,7 @@ class Talk:
         sent = Sent(said, secrets.token_hex(8), accept)
         self.sent.append(sent)
         ends = time.monotonic() + TIMEOUT_SECONDS
-        while not sent.status:
+        while not self.is_over(sent):
             if time.monotonic() > ends:
                 self.wrong.append(f"{said.mark}: nobody told how it ended")
                 break
@@ -252,6 +252,10 @@ class Talk:
                 self.trouble["broken connections"] += 1
                 time.sleep(5 * POLL_SECONDS)  # a browser waits longer
         return sent
+
+    def is_over(self, sent: Sent) -> bool:
+        """Whether nothing more is asked about that message."""
+        return bool(sent.status)
 
     def _try(self, sent: Sent) -> None:
         if sent.accept == EVENTS and sent.events and random.random() < 0.5:

@@ -57,15 +57,20 @@ def served(
     port: int | None = None,
     command: Sequence[str | Path] | None = None,
     gunicorn: str = "",
+    release: Path | None = None,
     **settings: object,
 ) -> Iterator[Server]:
-    """The server on this database, asking this model (or the demo), with these settings."""
+    """The server on this database, asking this model (or the demo), with these settings. It may be that of
+    another ``release``, whose files are there.
+    """
     env = {"AGENTAPP_DATABASE_URL": url, "AGENTAPP_DEMO_DELAY": "0"}
     if api is not None:
         env |= {"ANTHROPIC_API_KEY": "sk-test-key", "ANTHROPIC_BASE_URL": api.url}
     env |= {f"AGENTAPP_{name.upper()}": str(value) for name, value in settings.items()}
     if gunicorn:
         env["GUNICORN_CMD_ARGS"] = gunicorn
+    if release is not None:
+        env["PYTHONPATH"] = str(release)
     with server(
         directory, env=OFF | env, workers=workers, threads=threads, port=port, command=command
     ) as running:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from agentapp.events import TurnResult
 from agentapp.isolation import Scope, UserScope
 from agentapp.turns.kit import TurnKit
 from agentapp.turns.turn import Turn
@@ -18,6 +19,11 @@ ELSEWHERE = "another-machine.1.1.worker"  # a worker of which nothing is known b
 def begin(kit: TurnKit, scope: Scope, text: str | None, key: str | None = None, **place: Any) -> Any:
     """A `Turn`, or the `RepeatedMessage` that it is."""
     return Turn.begin(kit, scope, NewMessage(text, key, **place))
+
+
+def store_end(turn: Turn, result: TurnResult) -> bool:
+    """As if it had been played and had ended like this."""
+    return turn._settlement(result).store()
 
 
 def hurry(monkeypatch: pytest.MonkeyPatch, *workers: Parts, seconds: float = 0.05) -> None:

@@ -20,13 +20,13 @@ from agentapp.errors import StorageUnavailable
 from agentapp.isolation import Scope
 from agentapp.storage.alerts import AlertStore
 from agentapp.storage.operator_models import WorkerRow
-from agentapp.storage.values import utc_now
 from agentapp.telemetry.alerts import MAX_PENDING, Alert, PendingAlerts
 from agentapp.telemetry.conditions import RAISED_AGAIN_SECONDS, FindConditions
 from agentapp.turns.heartbeat import ScheduledJob
 from agentapp.web.parts import Parts
 from tests.support.alerts import beat, open_alerts
 from tests.support.databases import only_sqlite
+from tests.support.times import utc_now
 from tests.support.turns import ELSEWHERE, begin, someone
 from tests.turns.charging import answered_by
 
@@ -245,7 +245,7 @@ def test_an_alert_that_was_acknowledged_comes_back_only_after_an_hour(one: Parts
             return found
 
     found = {"worker:1": "late"}
-    job = FindConditions(one.telemetry, [AlwaysTrue()])
+    job = FindConditions(one.telemetry, [AlwaysTrue()], one.db.clock.utc_now)
 
     def raised(now: float) -> int:
         job.run(now)

@@ -18,9 +18,10 @@ from sqlalchemy import update
 
 from agentapp.config import Settings
 from agentapp.isolation import UserScope
+from agentapp.storage.clock import DatabaseClock
 from agentapp.storage.operator_models import AlertRow
-from agentapp.storage.values import utc_now
 from agentapp.telemetry.alerts import StoredAlert
+from agentapp.telemetry.conditions import FindConditions
 from agentapp.telemetry.delivery import MAX_AGE, MAX_TRIES, DeliverAlerts, next_try
 from agentapp.telemetry.webhook import signed_headers
 from agentapp.web.parts import Parts
@@ -28,6 +29,7 @@ from tests.support.alerts import beat, open_alerts
 from tests.support.databases import only_sqlite
 from tests.support.documentation import example
 from tests.support.receiver import Receiver, receiving
+from tests.support.times import utc_now
 from tests.support.turns import begin, someone
 from tests.turns.charging import answered_by
 
@@ -56,8 +58,9 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
-    for module in ("alerts", "alert_outbox"):
-        monkeypatch.setattr(f"agentapp.storage.{module}.utc_now", made)
+    monkeypatch.setattr(DatabaseClock, "utc_now", lambda _: made())
+    # Each would take the other for silent, when the time is put forward.
+    monkeypatch.setattr(FindConditions, "run", lambda *_: False)
     return made
 
 

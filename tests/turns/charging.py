@@ -19,12 +19,12 @@ from agentapp.guardrails.admission import TurnCells
 from agentapp.isolation import Scope
 from agentapp.storage.models import LiveTurn
 from agentapp.storage.operator_models import UsageDay
-from agentapp.storage.values import utc_now
 from agentapp.turns.abandoned import interrupt_abandoned
 from agentapp.turns.kit import TurnKit
 from agentapp.turns.turn import Turn
 from agentapp.web.parts import Parts
 from tests.support.scripted import Scripted
+from tests.support.times import utc_now
 from tests.support.turns import ELSEWHERE
 
 OF_INPUT = 3_000  # millionths of a dollar for a token in; a token out costs one

@@ -13,7 +13,7 @@ from agentapp.agents.provider import ModelCall, Reply
 from agentapp.errors import StorageUnavailable, TurnStopped
 from agentapp.events import Usage
 from agentapp.isolation import Scope
-from agentapp.turns.turn import Turn
+from agentapp.turns.settlement import Settlement
 from agentapp.turns.values import Spent
 from agentapp.web.parts import Parts
 from tests.support.scripted import hands_over
@@ -115,16 +115,16 @@ def test_a_call_that_is_about_to_be_made_is_stored_with_its_event(parts: Parts, 
 def test_a_turn_is_charged_once_if_only_the_news_of_its_commit_is_lost(
     parts: Parts, scope: Scope, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real, tries = Turn._store, list[bool]()
+    real, tries = Settlement.store, list[bool]()
 
-    def commits_and_says_not(self: Turn, *args: Any, again: bool = False) -> bool:
-        stored = real(self, *args, again=again)
+    def commits_and_says_not(self: Settlement) -> bool:
+        stored = real(self)
         tries.append(stored)
         if len(tries) == 1:
             raise StorageUnavailable("the connection broke off")
         return stored
 
-    monkeypatch.setattr(Turn, "_store", commits_and_says_not)
+    monkeypatch.setattr(Settlement, "store", commits_and_says_not)
     monkeypatch.setattr("agentapp.turns.turn.SAVE_RETRY_SECONDS", (0.0, 0.0))
     assert begin(answered_by(parts, "fine"), scope, "Hello").finish().status == "completed"
     assert tries == [True, True]
@@ -137,12 +137,8 @@ def test_the_same_holds_if_part_of_its_input_was_cached(
     """The worker knows its own turn by what it has used, so that must be stored whole."""
     used = Usage(10, 5, 1, cache_read_tokens=6, cache_write_tokens=2)
     turn = begin(answered_by(parts, Reply("fine", usage=used)), scope, "Hello")
-    real = Turn._store
-    monkeypatch.setattr(
-        Turn,
-        "_store",
-        lambda self, result, again=False: real(self, result) and real(self, result, again=True),
-    )
+    real = Settlement.store
+    monkeypatch.setattr(Settlement, "store", lambda self: real(self) and real(self))
     assert turn.finish().status == "completed"
     with parts.binder.bound(scope):
         (stored,) = parts.chats.transcript(scope).turns

@@ -21,17 +21,18 @@ from agentapp.isolation import RequestScope, Scope
 from agentapp.storage.models import ChargedTurn, LiveTurn
 from agentapp.storage.models import Turn as TurnRow
 from agentapp.storage.owned import owned_by
-from agentapp.storage.values import utc_now
 from agentapp.turns import jobs
 from agentapp.turns.heartbeat import Job
 from agentapp.turns.jobs import InterruptAbandonedTurns, WriteEvents
 from agentapp.turns.kit import TurnKit
 from agentapp.turns.local import LocalTurn, LocalTurns
+from agentapp.turns.settlement import Settlement
 from agentapp.turns.turn import Turn
 from agentapp.web.parts import Parts
 from tests.support.databases import only_postgresql
 from tests.support.scripted import hands_over
 from tests.support.statements import statements_noted
+from tests.support.times import utc_now
 from tests.support.turns import ELSEWHERE, begin, someone
 from tests.support.users import without_limits
 from tests.turns.charging import answered_by, charged, lose, play_until, says, store_events
@@ -195,16 +196,16 @@ def test_what_the_heartbeat_stores_while_others_wait_for_the_cells_is_charged(
 
 def loses_news_of_commit(monkeypatch: pytest.MonkeyPatch, meanwhile: Callable[[], None]) -> list[bool]:
     """The first commit of a turn's end works, but its connection breaks off."""
-    store, tries = Turn._store, list[bool]()
+    store, tries = Settlement.store, list[bool]()
 
-    def lost(self: Turn, *args: Any, again: bool = False) -> bool:
-        tries.append(store(self, *args, again=again))
+    def lost(self: Settlement) -> bool:
+        tries.append(store(self))
         if len(tries) == 1:
             meanwhile()
             raise StorageUnavailable("the connection broke off")
         return tries[-1]
 
-    monkeypatch.setattr(Turn, "_store", lost)
+    monkeypatch.setattr(Settlement, "store", lost)
     monkeypatch.setattr("agentapp.turns.turn.SAVE_RETRY_SECONDS", (0.0, 0.0))
     return tries
 

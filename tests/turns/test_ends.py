@@ -16,11 +16,11 @@ from agentapp.errors import ForeignScope, TurnFailed, TurnInterrupted, TurnStopp
 from agentapp.guardrails.changes import Settled
 from agentapp.isolation import Scope
 from agentapp.storage.turns import SqlChatTransaction
-from agentapp.storage.values import utc_now
 from agentapp.turns.ends import Ending, TurnEnds
 from agentapp.turns.uncounted import SLOTS, TurnEnd, UncountedTurns
 from agentapp.web.parts import Parts
 from tests.support.metrics import audited, counted, run_job
+from tests.support.times import utc_now
 from tests.support.turns import begin, someone
 from tests.support.users import Person, person
 

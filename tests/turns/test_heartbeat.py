@@ -534,7 +534,8 @@ def test_a_turn_that_nobody_plays_is_not_kept_alive_but_given_up_by_its_own_work
     one.turns.heartbeat.close()
     turns = one.turns
     renewing, giving_up = (
-        kind(turns.live, turns.local, turns.kit.leases) for kind in (RenewLeases, GiveUpLostTurns)
+        kind(turns.live, turns.local, turns.kit.unstored, turns.kit.leases)
+        for kind in (RenewLeases, GiveUpLostTurns)
     )
     with one.db.writing() as db:
         db.execute(text("UPDATE live_turns SET lease_until = '2020-01-01 00:00:00'"))

@@ -45,17 +45,18 @@ from agentapp.guardrails.admission import TurnCells
 from agentapp.guardrails.cell import Key
 from agentapp.isolation import Scope, UserScope
 from agentapp.storage.models import GuardrailCell, LiveTurn
-from agentapp.storage.values import utc_now
 from agentapp.storage.write_permits import WritePermits
 from agentapp.turns.feed import Subscription
 from agentapp.turns.history import MAX_HISTORY_CHARS, STEP_CHARS, history
 from agentapp.turns.kit import TurnKit
+from agentapp.turns.settlement import Settlement
 from agentapp.turns.turn import Turn
 from agentapp.turns.values import NewMessage, RepeatedMessage
 from agentapp.web.parts import Parts
 from agentapp.web.steps import steps_of
 from tests.support.rounds import ROUNDS
 from tests.support.scripted import SPENT, Scripted, calls, hands_over
+from tests.support.times import utc_now
 from tests.support.turns import ELSEWHERE, begin, someone
 from tests.support.users import EVENTS, JSON, PAGE, events_of, person, sign_in, without_limits
 
@@ -183,8 +184,8 @@ def test_a_turn_that_is_merely_dropped_waits_for_no_lock(parts: Parts, scope: Sc
 
 def test_a_turn_is_settled_exactly_once(parts: Parts, scope: Scope, answering: Any, monkeypatch: Any) -> None:
     settled: list[str] = []
-    real = Turn._store
-    monkeypatch.setattr(Turn, "_store", lambda self, *a, **k: settled.append(self.id) or real(self, *a, **k))
+    real = Settlement.store
+    monkeypatch.setattr(Settlement, "store", lambda self: settled.append(self.turn.id) or real(self))
     turn = begin(answering("ok"), scope, "Hello")
     list(turn)
     turn.finish()
@@ -230,9 +231,11 @@ def test_a_database_that_goes_away_fails_the_turn_and_says_so(
     def away(*args: Any) -> bool:
         raise StorageUnavailable("The database cannot be reached right now.")
 
-    monkeypatch.setattr(Turn, "_store", away)
-    monkeypatch.setattr("agentapp.turns.turn.SAVE_RETRY_SECONDS", (0.0, 0.0))
-    events = [event for event in turn if event is not None]
+    with monkeypatch.context() as patch:
+        patch.setattr(Settlement, "store", away)
+        patch.setattr("agentapp.turns.turn.SAVE_RETRY_SECONDS", (0.0, 0.0))
+        events = [event for event in turn if event is not None]
+    parts.turns.heartbeat.wake()  # the database is back, and the end of the turn can be stored
     assert events[-1].kind == "turn_completed"
     assert events[-1].data["status"] == "failed"
     assert events[-1].data["error"]["code"] == "storage-unavailable"

@@ -23,13 +23,13 @@ from agentapp.storage.chats import Chats
 from agentapp.storage.models import LiveTurn
 from agentapp.storage.owned import owned_by
 from agentapp.storage.turns import SqlTurnStore
-from agentapp.storage.values import utc_now
 from agentapp.telemetry.bound_records import make_records
 from agentapp.telemetry.log_lines import LineFormatter
 from agentapp.web.parts import Parts
 from tests.support.app_inspection import sql
 from tests.support.messages_api import MessagesApi, Script
 from tests.support.scripted import Scripted
+from tests.support.times import utc_now
 from tests.support.turns import ELSEWHERE, begin, someone
 from tests.support.users import EVENTS, JSON, PAGE, Person, csrf_of, person, sign_in
 
@@ -203,7 +203,7 @@ def test_an_error_is_found_by_the_id_on_its_page(
 def test_an_answer_that_could_not_be_stored_is_found_by_the_id_on_its_page(
     lines: Lines, ann: Person, parts: Parts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("agentapp.turns.turn.SAVE_RETRY_SECONDS", (0.0,))
+    monkeypatch.setattr("agentapp.turns.turn.SAVE_RETRY_SECONDS", ())
     chat = ann.new_chat()
     opened, transactions = SqlTurnStore.chat, 0
 

@@ -15,10 +15,10 @@ from werkzeug.test import TestResponse
 
 from agentapp.config import Settings
 from agentapp.isolation import Scope, UserScope, new_id
-from agentapp.storage.values import utc_now
 from agentapp.storage.words import indexed_words
 from agentapp.web.parts import Parts
 from tests.support.app_inspection import FIELDS, Page, dump, likeness, path_of, routes, sql
+from tests.support.times import utc_now
 from tests.support.users import EVENTS, JSON, PAGE, Person, csrf_of, person
 
 ANY = {"Accept": "*/*"}

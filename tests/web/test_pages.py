@@ -25,11 +25,12 @@ from agentapp.errors import AgentappError, ProviderFailed, ProviderTimeout
 from agentapp.events import KINDS
 from agentapp.storage.accounts import Accounts
 from agentapp.storage.chats import Chats
-from agentapp.storage.values import utc_now
+from agentapp.turns.turn import SAVED_LATER
 from agentapp.web import problems
 from agentapp.web.parts import Parts
 from tests.support.app_inspection import Page, dump, faults, sql
 from tests.support.scripted import SPENT, Scripted
+from tests.support.times import utc_now
 from tests.support.users import EVENTS, JSON, PAGE, PASSWORD, Person, csrf_of, events_of, person
 
 POLICY = {
@@ -770,9 +771,11 @@ def test_an_answer_that_cannot_be_saved_is_told_as_such(
     def away(*args: object) -> None:
         raise errors.StorageUnavailable("The database cannot be reached right now.")
 
-    monkeypatch.setattr("agentapp.turns.turn.Turn._store", away)
-    monkeypatch.setattr("agentapp.turns.turn.SAVE_RETRY_SECONDS", (0.0,))
     first, second = ann.new_chat(), ann.new_chat()
-    check_problem(ann.send(first, "hello"), 503, "storage-unavailable", "turn_id", "request_id")
-    last = check_stream(ann.stream(second, "hello"), second)
-    assert (last["status"], last["error"]["code"]) == ("failed", "storage-unavailable")
+    with monkeypatch.context() as patch:
+        patch.setattr("agentapp.turns.settlement.Settlement.store", away)
+        patch.setattr("agentapp.turns.turn.SAVE_RETRY_SECONDS", (0.0,))
+        check_problem(ann.send(first, "hello"), 503, "storage-unavailable", "turn_id", "request_id")
+        last = check_stream(ann.stream(second, "hello"), second)
+    error = {"code": "storage-unavailable", "message": SAVED_LATER, "can_retry": False}
+    assert (last["status"], last["error"]) == ("failed", error)

@@ -16,6 +16,7 @@ from agentapp.agents.team import Agent, Team
 from agentapp.agents.tools.notes import add_note
 from agentapp.config import Settings
 from agentapp.storage.db import Database
+from agentapp.turns.turn import SAVED_LATER
 from agentapp.web.parts import Parts
 from tests.support.databases import only_sqlite
 from tests.support.full_disks import full_postgresql, full_sqlite
@@ -193,6 +194,6 @@ def test_a_disk_that_fills_while_an_answer_is_written_is_a_clear_end_and_the_mes
         assert answer.status_code == 503
         assert (answer.get_json()["code"], answer.get_json()["detail"]) == (
             "storage-unavailable",
-            "The answer could not be saved.",
+            SAVED_LATER,
         )
     assert "my question" in ann.get(f"/chat/{chat}").text

@@ -11,7 +11,7 @@ from agentapp.config import Settings
 from agentapp.errors import AgentappError
 from agentapp.storage.disk import free_bytes
 from agentapp.storage.inspection import Inspected, inspect_database, sqlite_file
-from agentapp.storage.schema import HEAD, MISSING
+from agentapp.storage.schema import HEAD, MISSING, described
 
 SLOW_SECONDS = 0.5  # to connect and to ask for something
 CLOCK_SECONDS = 1.0  # leases of turns are compared by the clocks of several machines
@@ -37,7 +37,8 @@ def check_database(settings: Settings) -> Iterator[Line]:
     elif found.schema_problem:
         yield do("schema", found.schema_problem)
     else:
-        yield ok("schema", f"at revision {HEAD}, as this agentapp needs it")
+        needs = ", as this agentapp needs it" if found.revision == HEAD else ""
+        yield ok("schema", f"at revision {described(found.revision)}{needs}")
     yield _answers(found)
     yield _clock(found)
 

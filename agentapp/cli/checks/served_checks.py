@@ -35,10 +35,11 @@ def check_served(url: str) -> Iterator[Line]:
 
 
 def _look(there: SplitResult, url: str) -> Iterator[Line]:
-    if ask(there, "GET", "/readyz").status == 200:
+    ready = ask(there, "GET", "/readyz")
+    if ready.status == 200:
         yield ok("served", f"{url} is alive and ready")
     else:
-        yield do("served", f"{url} is alive, but its database is away")
+        yield do("served", f"{url} is alive, but not ready ({ready.detail or ready.status})")
     page = ask(there, "GET", "/login")
     if page.status == 400:
         text = f"the server does not answer to {there.hostname}: AGENTAPP_HOSTS must have it"

@@ -12,7 +12,6 @@ from agentapp.errors import BadRequest
 from agentapp.storage.audit_actions import ACTIONS
 from agentapp.storage.audit_log import AuditEntry
 from agentapp.storage.audit_rows import OF_A_USER, AuditFilter, AuditRecord, Place
-from agentapp.storage.values import utc_now
 from agentapp.web.admin.audit_csv import csv_pieces
 from agentapp.web.admin.audit_words import words
 from agentapp.web.admin.paging import NO_SUCH_PAGE, PAGE_ROWS, Key, after, page_of
@@ -20,7 +19,7 @@ from agentapp.web.admin.viewer import viewer
 from agentapp.web.checks import stream_check
 from agentapp.web.hooks import user_scope
 from agentapp.web.incoming import query_text
-from agentapp.web.parts import parts
+from agentapp.web.parts import parts, utc_now
 
 MAX_FILTER_CHARS = 160
 NAMES = ("action", "user", "subject", "from", "to", "request", "tenant")

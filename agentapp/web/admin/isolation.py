@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil, floor
@@ -16,7 +15,7 @@ from agentapp.telemetry.measurements import isolation_score
 from agentapp.web.admin.paging import PAGE_ROWS, after, page_of
 from agentapp.web.admin.viewer import Viewer, viewer
 from agentapp.web.admin.windows import HOUR, WINDOWS, Window, chosen_window
-from agentapp.web.parts import parts
+from agentapp.web.parts import now, parts
 from agentapp.web.plots import Plot, Series, bar_plot
 
 CHECKS, VIOLATIONS = "isolation_checks", "isolation_violations"
@@ -50,7 +49,7 @@ def index() -> str:
     found = parts().admin.violations.page(who.tenant_id, before, PAGE_ROWS + 1)
     return render_template(
         "admin/isolation.html",
-        view=_view(who, window, time.time()),
+        view=_view(who, window, now()),
         window=window,
         windows=WINDOWS.values(),
         page=page_of(found, lambda row: (row.id,)),

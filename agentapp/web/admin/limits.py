@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from urllib.parse import quote
@@ -22,7 +21,7 @@ from agentapp.web.admin.windows import WINDOWS, Window, chosen_window
 from agentapp.web.hooks import user_scope
 from agentapp.web.incoming import MAX_ID_CHARS, field, query_text
 from agentapp.web.negotiation import wants_page
-from agentapp.web.parts import parts
+from agentapp.web.parts import now, parts
 from agentapp.web.plots import Plot, Series, bar_plot
 from agentapp.web.problems import status_of
 
@@ -121,12 +120,12 @@ def _written(row: LimitRow) -> dict[str, str]:
 
 def _refusals(window: Window, tenant_id: str | None) -> list[tuple[Counted, Sequence[int]]]:
     """The most frequent first."""
-    found = parts().admin.counts.over(window.until(time.time()), ("refusals",), tenant_id)
+    found = parts().admin.counts.over(window.until(now()), ("refusals",), tenant_id)
     return sorted(found.items(), key=lambda each: (-sum(each[1]), each[0]))
 
 
 def _plot(refusals: Sequence[tuple[Counted, Sequence[int]]], window: Window) -> Plot:
-    stretch = window.until(time.time())
+    stretch = window.until(now())
     shown = [Series(_in_words(counted), list(bars)) for counted, bars in refusals[:SHOWN_SERIES]]
     others = [bars for _, bars in refusals[SHOWN_SERIES:]]
     if others:

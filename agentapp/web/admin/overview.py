@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import time
-
 from flask import Blueprint, render_template
 
 from agentapp.guardrails.wording import dollars
 from agentapp.storage.usage_reports import Month
-from agentapp.storage.values import utc_now
 from agentapp.web.admin.isolation import score_of_last_hour
 from agentapp.web.admin.viewer import viewer
-from agentapp.web.parts import parts
+from agentapp.web.parts import now, parts, utc_now
 
 MOST_COUNTED = 50  # there are pages for the rest
 
@@ -27,7 +24,7 @@ def index() -> str:
     return render_template(
         "admin/overview.html",
         at_a_glance=(
-            ("Isolation, the last hour", score_of_last_hour(who, time.time())),
+            ("Isolation, the last hour", score_of_last_hour(who, now())),
             ("Breakers tripped", _counted(len(stores.breakers.page("open", who.tenant_id, None, most)))),
             ("Turns running", _counted(len(stores.running_turns.listed(who.tenant_id, None, most)))),
             (f"Spent in {month.first:%B}", dollars(spent)),

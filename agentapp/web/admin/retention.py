@@ -13,12 +13,11 @@ from flask.typing import ResponseReturnValue
 
 from agentapp.errors import BadRequest, NotFound
 from agentapp.retention.keeping import KEEP_EVERYTHING, MOST_DAYS, Keeping, TenantKeeping
-from agentapp.storage.values import utc_now
 from agentapp.web.admin.paging import PAGE_ROWS, after, page_of
 from agentapp.web.admin.viewer import require_operator, viewer
 from agentapp.web.hooks import user_scope
 from agentapp.web.incoming import field
-from agentapp.web.parts import parts
+from agentapp.web.parts import parts, utc_now
 
 MOST_COUNTED = 10_000
 MAX_DAYS_CHARS = 8

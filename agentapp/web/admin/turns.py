@@ -11,11 +11,10 @@ from flask.typing import ResponseReturnValue
 from agentapp.errors import BadRequest
 from agentapp.guardrails.wording import clock
 from agentapp.storage.running_turns import RunningTurnFacts
-from agentapp.storage.values import utc_now
 from agentapp.web.admin.paging import NO_SUCH_PAGE, PAGE_ROWS, after, page_of
 from agentapp.web.admin.viewer import viewer
 from agentapp.web.hooks import user_scope
-from agentapp.web.parts import parts
+from agentapp.web.parts import parts, utc_now
 
 ASKED = "The turn was asked to stop. It ends within a second if its worker is alive."
 

@@ -14,12 +14,11 @@ from agentapp.errors import BadRequest
 from agentapp.guardrails.wording import dollars
 from agentapp.storage.usage_days import Used
 from agentapp.storage.usage_reports import Month, UsageLine
-from agentapp.storage.values import utc_now
 from agentapp.web.admin.paging import PAGE_ROWS, after, page_of
 from agentapp.web.admin.tenants import ShownTenant, shown_tenant
 from agentapp.web.admin.viewer import require_operator, viewer
 from agentapp.web.incoming import query_text
-from agentapp.web.parts import parts
+from agentapp.web.parts import parts, utc_now
 from agentapp.web.plots import Plot, Series, bar_plot
 
 MOST_SHOWN = 20  # users or tenants; a link leads to all of them

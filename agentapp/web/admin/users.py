@@ -15,14 +15,14 @@ from agentapp.isolation import UserScope
 from agentapp.storage.names import MAX_NAME_CHARS
 from agentapp.storage.user_admin import NewPassword, UserFacts
 from agentapp.storage.user_rules import roles_given_by, why_not
-from agentapp.storage.values import Role, utc_now
+from agentapp.storage.values import Role
 from agentapp.web.admin.paging import PAGE_ROWS, after, page_of
 from agentapp.web.admin.tenants import shown_tenant
 from agentapp.web.admin.viewer import viewer
 from agentapp.web.hooks import user_scope
 from agentapp.web.incoming import field, query_text
 from agentapp.web.negotiation import wants_page
-from agentapp.web.parts import parts
+from agentapp.web.parts import parts, utc_now
 from agentapp.web.problems import status_of
 
 NOTICES: Mapping[str, str] = MappingProxyType(

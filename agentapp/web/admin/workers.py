@@ -8,12 +8,11 @@ from typing import NamedTuple
 from flask import Blueprint, render_template
 
 from agentapp.guardrails.wording import clock, megabytes
-from agentapp.storage.values import utc_now
 from agentapp.storage.workers import Worker
 from agentapp.telemetry.conditions import GONE_AFTER, SILENT_AFTER
 from agentapp.web.admin.paging import PAGE_ROWS, after, page_of
 from agentapp.web.admin.viewer import require_operator
-from agentapp.web.parts import parts
+from agentapp.web.parts import parts, utc_now
 
 LATE_SECONDS = 2.0  # of a heartbeat: as long as its pause when there is nothing to do
 

@@ -12,8 +12,8 @@ from flask import Flask
 from agentapp.isolation import new_id
 from agentapp.storage.models import ChatSession, LiveTurn, Message, Turn
 from agentapp.storage.operator_models import AlertRow, AuditRow, MinuteCount, UsageDay
-from agentapp.storage.values import utc_now
 from agentapp.web.parts import Parts
+from tests.support.times import utc_now
 from tests.support.users import PASSWORD, Person, person
 
 SAID = "xylophone"  # in every title and message

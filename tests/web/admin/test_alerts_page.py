@@ -12,13 +12,13 @@ from sqlalchemy import select, update
 from agentapp.storage.alerts import MOST_COUNTED
 from agentapp.storage.models import User
 from agentapp.storage.operator_models import AlertRow, AuditRow
-from agentapp.storage.values import utc_now
 from agentapp.telemetry.alerts import SEVERITIES, Alert
 from agentapp.web.admin.alerts import TITLES
 from agentapp.web.admin.paging import PAGE_ROWS
 from agentapp.web.parts import Parts
 from tests.support.app_inspection import Page, faults
 from tests.support.statements import statements_noted
+from tests.support.times import utc_now
 from tests.support.users import JSON, Person, person
 
 

@@ -17,13 +17,13 @@ from flask import Flask
 from agentapp.isolation import UserScope
 from agentapp.storage import audit_rows
 from agentapp.storage.audit_log import AuditEntry
-from agentapp.storage.values import utc_now
 from agentapp.web.admin.audit_csv import HEAD, inert
 from agentapp.web.admin.audit_words import words
 from agentapp.web.parts import Parts
 from tests.support.app_inspection import Page, faults, likeness
 from tests.support.audit_log import audited, who
 from tests.support.statements import statements_noted
+from tests.support.times import utc_now
 from tests.support.users import Person, person
 
 PATH = "/admin/audit-log"

@@ -8,6 +8,7 @@ from functools import partial
 import pytest
 
 from agentapp.isolation import ThreadBinder
+from agentapp.storage.clock import DatabaseClock
 from agentapp.storage.count_series import CountSeries, Stretch
 from agentapp.storage.db import Database
 from agentapp.storage.minute_counts import MinuteCountStore
@@ -107,7 +108,7 @@ def test_live_objects_are_those_of_all_workers_that_were_seen_lately(
     for worker in ("a", "b"):
         store.report(worker, "host", 1, began, numbers)
     with monkeypatch.context() as long_ago:
-        long_ago.setattr("agentapp.storage.workers.utc_now", lambda: datetime(2020, 1, 1, tzinfo=UTC))
+        long_ago.setattr(DatabaseClock, "utc_now", lambda _: datetime(2020, 1, 1, tzinfo=UTC))
         store.report("dead", "host", 1, began, numbers)
     page = operator.get(ISOLATION).text
     assert (figure(page, "Agents"), figure(page, "Database connections")) == ("6", "8")

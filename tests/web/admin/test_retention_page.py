@@ -14,11 +14,11 @@ from agentapp.config import Settings
 from agentapp.isolation import new_id
 from agentapp.storage.models import User
 from agentapp.storage.operator_models import AuditRow
-from agentapp.storage.values import utc_now
 from agentapp.web.parts import Parts
 from tests.support.app_inspection import Page, sql
 from tests.support.erased_users import scope_of
 from tests.support.plans import scans_noted
+from tests.support.times import utc_now
 from tests.support.users import JSON, Person, person
 
 

@@ -13,11 +13,11 @@ from sqlalchemy import select, update
 
 from agentapp.storage.models import LiveTurn
 from agentapp.storage.operator_models import AuditRow
-from agentapp.storage.values import utc_now
 from agentapp.turns.feed import Subscription
 from agentapp.turns.values import NewMessage
 from agentapp.web.parts import Parts
 from tests.support.scripted import Scripted
+from tests.support.times import utc_now
 from tests.support.turns import begin, hurry, someone
 from tests.support.users import JSON, Person, person
 from tests.turns.charging import says

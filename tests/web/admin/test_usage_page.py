@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentapp.storage import usage_reports
+from agentapp.storage.clock import DatabaseClock
 from agentapp.storage.operator_models import UsageDay
 from agentapp.storage.usage_reports import FINAL_AFTER, SUMMED_AGAIN_AFTER, Month, _is_due
 from agentapp.web.parts import Parts
@@ -39,8 +40,7 @@ def operator(any_app: Flask, monkeypatch: pytest.MonkeyPatch) -> Person:
 
 def set_clock(monkeypatch: pytest.MonkeyPatch, now: datetime) -> None:
     """For what is shown and added up; logins have their own."""
-    monkeypatch.setattr("agentapp.storage.usage_reports.utc_now", lambda: now)
-    monkeypatch.setattr("agentapp.web.admin.usage.utc_now", lambda: now)
+    monkeypatch.setattr(DatabaseClock, "utc_now", lambda _: now)
 
 
 def add(parts: Parts, *rows: UsageDay) -> None:

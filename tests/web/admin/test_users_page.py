@@ -19,10 +19,11 @@ from agentapp.storage.operator_models import AuditRow
 from agentapp.storage.passwords import check_password, new_password
 from agentapp.storage.user_changes import NO_OTHER_OPERATOR
 from agentapp.storage.user_rules import ONESELF, OPERATORS_ONLY
-from agentapp.storage.values import Role, utc_now
+from agentapp.storage.values import Role
 from agentapp.turns.values import NewMessage
 from agentapp.web.parts import Parts
 from tests.support.scripted import Scripted
+from tests.support.times import utc_now
 from tests.support.turns import hurry
 from tests.support.users import JSON, PAGE, PASSWORD, Person, csrf_of, person, sign_in
 from tests.turns.charging import says

@@ -10,10 +10,10 @@ from sqlalchemy import select, update
 from agentapp.isolation import RequestScope, new_id
 from agentapp.storage.engines import pool_size
 from agentapp.storage.operator_models import WorkerRow
-from agentapp.storage.values import utc_now
 from agentapp.telemetry.conditions import SILENT_AFTER
 from agentapp.telemetry.jobs import ReportWorker
 from agentapp.web.parts import Parts
+from tests.support.times import utc_now
 from tests.support.users import Person, person
 
 

@@ -55,6 +55,7 @@ from agentapp.storage.notes import Notes
 from agentapp.storage.postgres_options import PostgresOptions
 from agentapp.storage.readiness import Readiness
 from agentapp.storage.redis_choice import find_redis
+from agentapp.storage.redis_mailboxes import RedisMailboxes
 from agentapp.storage.retention_parts import (
     make_all_chats,
     make_clean_up,
@@ -215,6 +216,7 @@ def make_parts(settings: Settings, team: Team) -> Parts:
                 ScheduledJob(StoreAlerts(telemetry.pending_alerts, alerts), every=STORE_SECONDS),
                 *webhook_jobs(settings, db, binder),
             ),
+            mailboxes=RedisMailboxes(redis) if redis else None,
         ),
         telemetry=telemetry,
         open_requests=OpenRequests(),

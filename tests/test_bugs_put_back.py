@@ -1256,6 +1256,62 @@ BUGS = (
         "if false then",
         "tests/sessions/test_sessions.py::test_of_many_threads_that_save_exactly_one_wins_each_round[redis]",
     ),
+    Bug(
+        "events of another chat taken from another worker",
+        "agentapp/turns/remote.py",
+        "        if piece.owner != Owner.of(remote.feed.scope):\n",
+        "        if not piece.owner:\n",
+        "tests/turns/test_live_bus.py::test_events_of_somebody_else_are_refused_and_reported",
+    ),
+    Bug(
+        "anybody's turn stopped and followed by a letter to its worker",
+        "agentapp/turns/live_bus.py",
+        "        if feed is None or Owner.of(feed.scope) == message.owner:\n",
+        "        if True:\n",
+        "tests/turns/test_live_bus.py::test_nobody_elses_turn_can_be_stopped_or_followed_by_a_letter",
+    ),
+    Bug(
+        "events that come twice are told twice",
+        "agentapp/turns/feed.py",
+        "                self._extend(events[known:])\n",
+        "                self._extend(events)\n",
+        "tests/turns/test_live_bus.py::test_letters_that_come_again_or_too_late_double_nothing",
+    ),
+    Bug(
+        "events told although some before them are lost",
+        "agentapp/turns/feed.py",
+        "            if known < 0:\n",
+        "            if known is None:\n",
+        "tests/turns/test_live_bus.py::test_letters_that_come_again_or_too_late_double_nothing",
+    ),
+    Bug(
+        "a turn that was heard of once is never again looked for in the database",
+        "agentapp/turns/remote.py",
+        "            remote.heard = now\n",
+        '            remote.heard = float("inf")\n',
+        "tests/turns/test_live_bus.py::test_a_worker_that_plays_without_redis_is_read_from_the_database[postgresql]",
+    ),
+    Bug(
+        "events stored seldom although Redis is away",
+        "agentapp/turns/jobs.py",
+        "        return just_written and self._bus.is_up and not any(each.has_new_call for each in turns)\n",
+        "        return just_written and not any(each.has_new_call for each in turns)\n",
+        "tests/turns/test_live_bus.py::test_with_the_bus_events_are_stored_less_often_but_calls_of_the_model_at_once",
+    ),
+    Bug(
+        "what was sent to a Redis that was flushed is not sent again",
+        "agentapp/turns/passed_on.py",
+        "            reader.sent, reader.until, reader.waits = known, until, True\n",
+        "            reader.until, reader.waits = until, True\n",
+        "tests/turns/test_live_bus.py::test_who_does_not_ask_any_more_is_told_no_more",
+    ),
+    Bug(
+        "a letter to another worker that nobody removes",
+        "agentapp/storage/redis_mailboxes.py",
+        '            commands.append(("EXPIRE", key, KEPT_SECONDS))\n',
+        "",
+        "tests/turns/test_live_bus.py::test_nothing_stays_in_redis",
+    ),
 )
 
 

@@ -105,6 +105,11 @@ class TurnLoop:
     _open_hand_over: tuple[ToolCall, tuple[ToolResult, ...]] | None = None
 
     @property
+    def calls(self) -> int:
+        """How many calls of a model it has begun."""
+        return len(self._calls)
+
+    @property
     def usage(self) -> Usage:
         return sum((usage for _, _, usage in self.spent), Usage())
 

@@ -59,7 +59,7 @@ class AllChats:
     given back, as when one chat is deleted.
     """
 
-    def __init__(self, quiet: QuietChats, delete_chat: Callable[[Scope], None], log: ChatDeletions) -> None:
+    def __init__(self, quiet: QuietChats, delete_chat: Callable[[Scope], object], log: ChatDeletions) -> None:
         self._quiet, self._delete_chat, self._log = quiet, delete_chat, log
 
     def delete(self, scope: UserScope) -> int:

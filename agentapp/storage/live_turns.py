@@ -13,7 +13,6 @@ from typing import Any
 
 from sqlalchemy import (
     ColumnElement,
-    CursorResult,
     Insert,
     Integer,
     Select,
@@ -151,11 +150,16 @@ class SqlLiveTurnStore:
                     found.setdefault(turn_id, []).extend(from_json(kind, data) for kind, data in events)
         return found
 
-    def ask_to_stop(self, scope: Scope, turn_id: str) -> bool:
+    def worker_of(self, scope: Scope, turn_id: str) -> str | None:
+        mine = (in_session(scope, LiveTurn), LiveTurn.turn_id == turn_id)
+        with self._db.reading() as db:
+            return db.scalar(select(LiveTurn.worker).where(*mine))
+
+    def ask_to_stop(self, scope: Scope, turn_id: str) -> str | None:
         mine = (in_session(scope, LiveTurn), LiveTurn.turn_id == turn_id)
         with self._db.writing() as db:
-            asked = db.execute(update(LiveTurn).where(*mine).values(stop_asked=True))
-            return isinstance(asked, CursorResult) and asked.rowcount == 1
+            asking = update(LiveTurn).where(*mine).values(stop_asked=True)
+            return db.scalar(asking.returning(LiveTurn.worker))
 
     def workers(self) -> set[str]:
         with self._db.reading() as db:

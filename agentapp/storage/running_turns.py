@@ -9,7 +9,7 @@ from datetime import datetime
 from sqlalchemy import select, tuple_
 
 from agentapp.errors import NotFound
-from agentapp.isolation import UserScope
+from agentapp.isolation import Scope, UserScope
 from agentapp.storage.audit_log import AuditEntry, add_entry
 from agentapp.storage.db import Database
 from agentapp.storage.models import LiveTurn, Tenant, Turn, User
@@ -66,8 +66,8 @@ class RunningTurns:
         with self._db.reading() as db:
             return [RunningTurnFacts(*row) for row in db.execute(query)]
 
-    def stop(self, by: UserScope, tenant_id: str | None, turn_id: str) -> None:
-        """Leave a request for the worker that plays it, whichever that is."""
+    def stop(self, by: UserScope, tenant_id: str | None, turn_id: str) -> tuple[Scope, str]:
+        """Leave a request for the worker that plays it. Whose turn it is, and the name of that worker."""
         query = select(LiveTurn).where(LiveTurn.turn_id == turn_id)
         if tenant_id is not None:
             query = query.where(LiveTurn.tenant_id == tenant_id)
@@ -75,8 +75,10 @@ class RunningTurns:
             row = db.scalar(query.with_for_update())
             if row is None:
                 raise NotFound(HAS_ENDED)
-            if row.stop_asked:
-                return
-            row.stop_asked = True
-            entry = AuditEntry.of(by, "turn-stopped", f"turn:{turn_id}", user=row.user_id)
-            add_entry(db, replace(entry, tenant_id=row.tenant_id))
+            owner = replace(by, tenant_id=row.tenant_id, user_id=row.user_id)
+            found = owner.within(row.session_id), row.worker
+            if not row.stop_asked:
+                row.stop_asked = True
+                entry = AuditEntry.of(by, "turn-stopped", f"turn:{turn_id}", user=row.user_id)
+                add_entry(db, replace(entry, tenant_id=row.tenant_id))
+        return found

@@ -45,8 +45,8 @@ def find_running(chat: ChatTransaction, ends: TurnEnds, scope: Scope, leases: Le
     return None
 
 
-def delete_chat(store: TurnStore, ends: TurnEnds, scope: Scope) -> None:
-    """Delete the chat and all that was said in it."""
+def delete_chat(store: TurnStore, ends: TurnEnds, scope: Scope) -> RunningTurn | None:
+    """Delete the chat and all that was said in it. The turn that was running in it, if there was one."""
     with store.chat(scope) as chat:
         if chat.title is None:
             raise NotFound("There is no such chat.")
@@ -57,6 +57,7 @@ def delete_chat(store: TurnStore, ends: TurnEnds, scope: Scope) -> None:
             ends.settle(chat, scope, running.id, running.reservation, result)
         chat.delete_chat()
         chat.cells.remove(Key("session", scope.session_id))
+    return running
 
 
 def _charged(chat: ChatTransaction, running: RunningTurn, result: TurnResult) -> TurnResult:

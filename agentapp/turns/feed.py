@@ -6,11 +6,12 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
+from agentapp.agents.drivers.shared import nothing
 from agentapp.errors import LoginRequired
 from agentapp.events import Event, TurnCompleted
 from agentapp.guardrails.streams import StreamSlot
@@ -38,10 +39,13 @@ class NumberedEvent:
 
 
 class Feed:
-    """One turn's events. One thread adds to it, and any number of subscriptions read it."""
+    """One turn's events, and any number of subscriptions read them. Where the turn is played, one thread adds
+    to it and calls ``grew``. Elsewhere events come in two ways: from its worker and from the database.
+    """
 
     def __init__(self, scope: Scope, turn_id: str) -> None:
         self.scope, self.turn_id = scope, turn_id
+        self.grew: Callable[[], object] = nothing
         self._events: list[NumberedEvent] = []
         self._ended = False
         self._changed = threading.Condition()
@@ -58,6 +62,11 @@ class Feed:
         return len(self._events)
 
     @property
+    def is_over(self) -> bool:
+        """Whether no more comes. Where the turn is played, its end is stored then."""
+        return self._ended or any(isinstance(each.event, TurnCompleted) for each in self._events[-1:])
+
+    @property
     def events(self) -> tuple[Event, ...]:
         return tuple(each.event for each in self._events)
 
@@ -70,24 +79,39 @@ class Feed:
             numbered = NumberedEvent(len(self._events) + 1, event)
             self._events.append(numbered)
             self._changed.notify_all()
+        self.grew()
         return numbered
 
-    def add_all(self, events: Iterable[Event]) -> None:
+    def add_from(self, first: int, events: Sequence[Event]) -> bool:
+        """Add what is new of these, the first of which has the number ``first``. False, and nothing is added,
+        if there are others before them that are missing.
+        """
         with self._changed:
-            for event in events:
-                self._events.append(NumberedEvent(len(self._events) + 1, event))
-            self._changed.notify_all()
+            known = self.length + 1 - first
+            if known < 0:
+                return False
+            if not self._ended:
+                self._extend(events[known:])
+            return True
 
     def finish(self, record: TurnRecord) -> None:
-        """Add what is missing of a turn that is over, and its end."""
-        completed = TurnCompleted(record.turn_id, record.request_id, record.result)
-        self.add_all([*record.events[self.length :], completed])
-        self.end()
+        """Add what is missing of a turn that is over, and its end; once."""
+        with self._changed:
+            if not self._ended:
+                completed = TurnCompleted(record.turn_id, record.request_id, record.result)
+                self._extend([*record.events[self.length :], completed])
+                self.end()
 
     def end(self) -> None:
         with self._changed:
             self._ended = True
             self._changed.notify_all()
+        self.grew()
+
+    def _extend(self, events: Iterable[Event]) -> None:
+        for event in events:
+            self._events.append(NumberedEvent(len(self._events) + 1, event))
+        self._changed.notify_all()
 
     def wake(self) -> None:
         """Let those who wait look at their own condition again."""

@@ -14,7 +14,8 @@ from agentapp.turns.draining import Draining
 from agentapp.turns.ends import TurnEnds
 from agentapp.turns.feed import Subscriptions
 from agentapp.turns.leases import Leases
-from agentapp.turns.local import LocalTurns
+from agentapp.turns.live_bus import LiveBus
+from agentapp.turns.local import LocalTurn, LocalTurns
 from agentapp.turns.remote import RemoteTurns
 from agentapp.turns.settlement import Settlement
 from agentapp.turns.stores import LiveTurnStore, LoginStore, SearchIndex, TurnStore
@@ -22,6 +23,9 @@ from agentapp.turns.unstored import UnstoredEnds
 
 RENEWALS_PER_LEASE = 4
 STORING_SECONDS = 2.0  # in one beat, of what waited for the database
+# How often events are stored while the live bus carries them. What was said since is lost if a worker is
+# killed.
+SECONDS_WITH_BUS = 2.0
 
 log = logging.getLogger(__name__)
 
@@ -125,29 +129,42 @@ class RenewLeases:  # agentapp: shared ok - changed by its own thread alone
         return True
 
 
-class WriteEvents:
-    """One transaction for all turns of this worker, however many there are."""
+class WriteEvents:  # agentapp: shared ok - changed by the heartbeat's thread alone
+    """One transaction for all turns of this worker, however many there are. While the live bus is up, readers
+    and requests to stop do not wait for it, and there are fewer of them.
+    """
 
     name = "store new events, find requests to stop"
 
-    def __init__(self, live: LiveTurnStore, local: LocalTurns, leases: Leases) -> None:
-        self._live, self._local, self._leases = live, local, leases
+    def __init__(self, live: LiveTurnStore, local: LocalTurns, leases: Leases, bus: LiveBus) -> None:
+        self._live, self._local, self._leases, self._bus = live, local, leases, bus
+        self._written_at = float("-inf")
 
     def run(self, now: float) -> bool:
         turns = self._local.all()
         if not turns:
             return False
+        if self._may_wait(turns, now):
+            return True
+        self._write(turns)
+        self._written_at = now
+        return True
+
+    def _may_wait(self, turns: list[LocalTurn], now: float) -> bool:
+        just_written = now - self._written_at < SECONDS_WITH_BUS
+        return just_written and self._bus.is_up and not any(each.has_new_call for each in turns)
+
+    def _write(self, turns: list[LocalTurn]) -> None:
         worker = self._leases.current().worker
         new = [(each, events) for each in turns if (events := each.unwritten())]
         if not new:
             self._local.halt_as_stored(turns, self._live.stop_requests(worker))
-            return True
+            return
         stored = self._live.write([events for _, events in new], worker)
         for each, events in new:
             if each.turn.id in stored:
                 each.has_written(events)
         self._local.halt_as_stored(turns, stored)
-        return True
 
 
 class GiveUpLostTurns:  # agentapp: shared ok - changed by the heartbeat's thread alone
@@ -238,7 +255,7 @@ class FollowRemoteTurns:
         self._remote = remote
 
     def run(self, now: float) -> bool:
-        return self._remote.refresh()
+        return self._remote.refresh(now)
 
 
 class EndStreamsOfEndedLogins:

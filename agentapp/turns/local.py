@@ -19,7 +19,8 @@ from agentapp.turns.values import NewEvents, Spent
 @dataclass(slots=True)
 class LocalTurn:
     """``written`` is how many of its events are stored, ``stored`` what it had spent when something was
-    stored last. Only the heartbeat changes them.
+    stored last, ``calls`` how many calls of a model are in that at least: the first one is stored with what
+    was reserved. Only the heartbeat changes them.
 
     ``player`` is who pulls the turn. Without one it has a thread of its own.
     """
@@ -28,19 +29,28 @@ class LocalTurn:
     player: weakref.ref[object] | None = None
     written: int = 0
     stored: Spent | None = None
+    calls: int = 1
     _offered: NewEvents | None = None
+    _calls_offered: int = 1
+
+    @property
+    def has_new_call(self) -> bool:
+        """Whether a call has begun of which nothing is stored. It would cost nobody if the worker died."""
+        return self.turn.calls_begun > self.calls
 
     def unwritten(self) -> NewEvents | None:
         """What is to be stored next. The same until it `has_written` it: whoever stores it may not know
         whether that has worked, and must not store other events in its place.
         """
         if self._offered is None:
+            self._calls_offered = self.turn.calls_begun
             self._offered = self.turn.unwritten(self.written, self.stored)
         return self._offered
 
     def has_written(self, new: NewEvents) -> None:
         self.written += len(new.events)
         self.stored = new.spent
+        self.calls = max(self.calls, self._calls_offered)
         self._offered = None
 
 

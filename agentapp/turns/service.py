@@ -31,7 +31,9 @@ from agentapp.turns.jobs import (
     WriteEvents,
 )
 from agentapp.turns.kit import TurnKit
+from agentapp.turns.live_bus import LiveBus, MailBus, NoLiveBus
 from agentapp.turns.local import LocalTurns
+from agentapp.turns.mailboxes import Mailboxes
 from agentapp.turns.played import PlayedSubscription
 from agentapp.turns.remote import RemoteTurns
 from agentapp.turns.stores import LiveTurnStore, LoginStore, SearchIndex
@@ -53,6 +55,7 @@ class TurnService:
     subscriptions: Subscriptions
     draining: Draining
     binder: Binder
+    bus: LiveBus
     heartbeat: Heartbeats = field(repr=False)
 
     def send(
@@ -71,6 +74,7 @@ class TurnService:
                 feed = self._find_feed(scope, begun.turn_id, held)
                 return self._subscribe(scope, feed, 0, login, held.pop_all(), slot)
             self.heartbeat.wake()
+            self.bus.wake()
             if not plays:
                 return self._subscribe(scope, self.local.play(begun), 0, login, held.pop_all(), slot)
             kept = held.pop_all()
@@ -100,8 +104,15 @@ class TurnService:
         with ExitStack() as held:
             feed = self._find_feed(scope, turn_id, held)
             if not self.local.stop(turn_id):
-                self.live.ask_to_stop(scope, turn_id)
+                self.hurry_stop(scope, turn_id, self.live.ask_to_stop(scope, turn_id))
             return self._subscribe(scope, feed, 0, login, held.pop_all())
+
+    def hurry_stop(self, scope: Scope, turn_id: str, worker: str | None) -> None:
+        """Tell the worker that plays the turn, if there is one, that it is to end. It will find that out by
+        itself too: it is stored already.
+        """
+        if worker:
+            self.bus.stop(worker, scope, turn_id)
 
     def standing(self, scope: Scope) -> Standing:
         """How the chat stands with its limits: what its next message would be refused for."""
@@ -109,7 +120,9 @@ class TurnService:
 
     def delete_chat(self, scope: Scope) -> None:
         """Delete the chat. What a turn under way has reserved is given back."""
-        delete_chat(self.kit.store, self.kit.ends, scope)
+        running = delete_chat(self.kit.store, self.kit.ends, scope)
+        if running is not None:
+            self.hurry_stop(scope, running.id, running.worker)
 
     def start(self, threads: int, reserved: int) -> None:
         """This worker has so many threads; streams never take the reserved ones. From now on the worker also
@@ -117,6 +130,7 @@ class TurnService:
         """
         self.slots.resize(threads, reserved)
         self.heartbeat.wake()
+        self.bus.wake()
 
     def drain(self, grace: float) -> bool:
         """Let the turns go on for most of so many seconds, then interrupt them. Whether all have ended, or
@@ -127,6 +141,7 @@ class TurnService:
 
     def close(self) -> None:
         self.heartbeat.close()
+        self.bus.close()
 
     def _hold(self, slot: StreamSlot, held: ExitStack) -> StreamSlot:
         held.callback(slot.release)
@@ -145,6 +160,7 @@ class TurnService:
         # Another worker plays it, or it has just ended: the heartbeat finds out which.
         feed = self.remote.subscribe(scope, turn_id)
         held.callback(self.remote.unsubscribe, feed)
+        self.bus.follow(scope, feed)
         self.heartbeat.wake()
         return self._own(scope, feed)
 
@@ -183,9 +199,11 @@ def make_turn_service(
     binder: Binder,
     more_jobs: Sequence[ScheduledJob] = (),
     first_jobs: Sequence[ScheduledJob] = (),
+    mailboxes: Mailboxes | None = None,
 ) -> TurnService:
     """``more_jobs`` are jobs of other parts, which the heartbeat runs too, and ``first_jobs`` are those that
-    it runs even if the others cannot.
+    it runs even if the others cannot. Through ``mailboxes`` workers tell each other at once what they find
+    out at the next beat without.
     """
     local, remote, subscriptions = (
         LocalTurns(binder),
@@ -194,6 +212,9 @@ def make_turn_service(
     )
     unstored = kit.unstored
     draining = Draining(local, remote, subscriptions, unstored)
+    bus: LiveBus = NoLiveBus()
+    if mailboxes is not None:
+        bus = MailBus(mailboxes, live, local, remote, kit.leases, binder, kit.report)
     abandoned = InterruptAbandonedTurns(kit.store, live, kit.ends, kit.leases, binder)
     leases = kit.leases
     renewing = Heartbeat(
@@ -211,7 +232,7 @@ def make_turn_service(
             ScheduledJob(EndDisplacedStreams(subscriptions)),
             ScheduledJob(EndTurnsOfEndingWorker(draining)),
             ScheduledJob(StoreUnstoredEnds(unstored, binder)),
-            ScheduledJob(WriteEvents(live, local, leases)),
+            ScheduledJob(WriteEvents(live, local, leases, bus)),
             ScheduledJob(PlayDroppedTurns(local)),
             ScheduledJob(FollowRemoteTurns(remote)),
             ScheduledJob(CountSucceededTurns(kit.guardrails), every=COUNT_SECONDS),
@@ -229,4 +250,4 @@ def make_turn_service(
         on_lag=leases.distrust_if_late,
     )
     heartbeat = Heartbeats((renewing, everything_else))
-    return TurnService(kit, live, slots, local, remote, subscriptions, draining, binder, heartbeat)
+    return TurnService(kit, live, slots, local, remote, subscriptions, draining, binder, bus, heartbeat)

@@ -159,8 +159,11 @@ class LiveTurnStore(Protocol):
         that is not of that scope is left out, and ``refuse`` is told the scope and the turn.
         """
 
-    def ask_to_stop(self, scope: Scope, turn_id: str) -> bool:
-        """Leave a request for the worker that plays the turn. False if the turn is not running any more."""
+    def worker_of(self, scope: Scope, turn_id: str) -> str | None:
+        """The worker that plays the turn. None if it is not running, or not the scope's own."""
+
+    def ask_to_stop(self, scope: Scope, turn_id: str) -> str | None:
+        """Leave a request for the worker that plays the turn, and name that worker. None as above."""
 
     def workers(self) -> set[str]:
         """The names of all workers that have turns."""

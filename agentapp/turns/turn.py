@@ -120,6 +120,10 @@ class Turn(Iterator[NumberedEvent | None]):
             return None
         return NewEvents(self.scope, self.id, written + 1, new, spent)
 
+    @property
+    def calls_begun(self) -> int:
+        return getattr(self._loop, "calls", 0)
+
     def _spent_so_far(self) -> Spent:
         """From any thread: what is charged if the worker dies now."""
         loop = self._loop

@@ -18,7 +18,9 @@ def livez() -> Response:
 
 @blueprint.get("/readyz")
 def readyz() -> Response:
-    """503 and the reason while this worker cannot serve. Without Redis it can, so then it only says so."""
+    """503 and the reason while this worker cannot serve. Without Redis all goes on, so then it only says
+    so.
+    """
     if parts().turns.draining.has_begun:
         return problem_answer(
             problem("draining", "draining: this worker takes nothing new and is about to end")
@@ -28,5 +30,5 @@ def readyz() -> Response:
         return problem_answer(problem("storage-unavailable", found))
     redis = parts().redis
     is_degraded = redis is not None and redis.is_away
-    text = "ready, degraded: Redis is away\n" if is_degraded else "ready\n"
+    text = "ready, degraded: redis is away\n" if is_degraded else "ready\n"
     return Response(text, mimetype="text/plain")

@@ -169,7 +169,7 @@ def test_every_new_connection_tells_the_time(db: Database) -> None:
 
 @only_postgresql
 def test_the_connection_that_told_the_time_is_in_no_transaction(db: Database) -> None:
-    with db._borrowed() as borrowed:
+    with db._postgres._borrowed() as borrowed:
         assert borrowed.dbapi_connection is not None
         assert borrowed.dbapi_connection.autocommit is False
         assert borrowed.dbapi_connection.info.transaction_status.name == "IDLE"

@@ -19,11 +19,11 @@ from agentapp.storage import migrate, migration_lock, schema
 from agentapp.storage.db import Database
 from agentapp.storage.engines import make_engine
 from agentapp.storage.operator_models import WorkerRow
-from agentapp.storage.values import utc_now
 from agentapp.telemetry.conditions import SILENT_AFTER
 from tests.support.commands import set_revision
 from tests.support.postgres import postgres_url
 from tests.support.server_users import wait_for
+from tests.support.times import utc_now
 
 FITS, TOO_NEW = ("0099", schema.HEAD), ("0099", "0099")
 ADD = "op.add_column('workers', sa.Column('added', sa.Integer(), nullable=True))"

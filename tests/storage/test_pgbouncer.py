@@ -102,7 +102,7 @@ def test_migrations_and_vacuum_go_through_it(server: PostgresServer) -> None:
     server.execute(f"CREATE DATABASE {name}")
     with pgbouncer(server.port, name, pool=2) as url:
         migrate.upgrade(url)
-        schema.require_current(url)
+        schema.require_usable(url)
         with opened(url, PostgresOptions()) as db:
             assert Vacuum(db).run() is Vacuumed.POSTGRESQL
         with opened(url) as db:

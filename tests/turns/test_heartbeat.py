@@ -38,6 +38,7 @@ from agentapp.turns.service import TurnService
 from agentapp.turns.turn import Turn
 from agentapp.turns.values import Lease, NewMessage
 from agentapp.web.parts import Parts
+from tests.support.redis_server import shared_url
 from tests.support.scripted import SPENT, Scripted, calls
 from tests.support.statements import statements_noted
 from tests.support.turns import ELSEWHERE, begin, hurry, someone
@@ -47,8 +48,19 @@ TIMEOUT_SECONDS = 30.0
 
 
 @pytest.fixture
-def workers(database_url: str, settings: Settings, make_app: Any) -> tuple[Parts, Parts]:
-    wanted = without_limits(replace(settings, database_url=database_url))
+def redis_url(request: pytest.FixtureRequest) -> str | None:
+    return shared_url() if getattr(request, "param", None) else None
+
+
+# For what is the same with a Redis and without.
+with_and_without_redis = pytest.mark.parametrize("redis_url", [None, "redis"], indirect=True)
+
+
+@pytest.fixture
+def workers(
+    database_url: str, redis_url: str | None, settings: Settings, make_app: Any
+) -> tuple[Parts, Parts]:
+    wanted = without_limits(replace(settings, database_url=database_url, redis_url=redis_url))
     one, two = (make_app(wanted=wanted).extensions["agentapp"] for _ in range(2))
     return one, two
 
@@ -145,6 +157,7 @@ def wait_for(is_true: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
+@with_and_without_redis
 def test_another_worker_tells_the_same_events_while_they_come(
     workers: tuple[Parts, Parts], scope: Scope
 ) -> None:
@@ -185,6 +198,7 @@ def test_an_ended_turn_is_told_from_any_point_as_it_was(
     beyond.close()
 
 
+@with_and_without_redis
 def test_the_events_of_many_turns_are_stored_in_one_transaction_at_a_time(
     workers: tuple[Parts, Parts], scope: Scope, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -224,6 +238,7 @@ def test_the_events_of_many_turns_are_stored_in_one_transaction_at_a_time(
     assert not [record.getMessage() for record in caplog.records if record.name.startswith("agentapp")]
 
 
+@with_and_without_redis
 def test_a_stop_is_heard_in_the_worker_that_plays_even_if_the_model_is_silent(
     workers: tuple[Parts, Parts], scope: Scope
 ) -> None:
@@ -281,6 +296,7 @@ def test_a_long_turn_keeps_its_lease(
     mine.close()
 
 
+@with_and_without_redis
 def test_a_dead_workers_turn_is_given_up_once_and_what_it_said_is_kept(
     workers: tuple[Parts, Parts], scope: Scope, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -318,6 +334,7 @@ def test_a_dead_workers_turn_is_given_up_once_and_what_it_said_is_kept(
     assert held(two, scope) == (0, 0, 0, 0, 0)
 
 
+@with_and_without_redis
 def test_a_turn_that_was_taken_from_its_worker_does_not_go_on_spending(
     workers: tuple[Parts, Parts], scope: Scope
 ) -> None:
@@ -338,6 +355,7 @@ def test_a_turn_that_was_taken_from_its_worker_does_not_go_on_spending(
     model.end()
 
 
+@with_and_without_redis
 def test_after_the_database_was_away_nobody_is_taken_for_dead_at_once(
     workers: tuple[Parts, Parts], scope: Scope, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -384,6 +402,7 @@ def overdue(parts: Parts) -> bool:
         return bool(found.scalar())
 
 
+@with_and_without_redis
 def test_a_stream_ends_when_its_login_does_and_nobody_elses(
     workers: tuple[Parts, Parts], scope: Scope, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -411,6 +430,7 @@ def test_a_stream_ends_when_its_login_does_and_nobody_elses(
 
 
 @pytest.mark.parametrize("grace", [0.4, TIMEOUT_SECONDS])
+@with_and_without_redis
 def test_a_worker_that_ends_lets_its_turns_end_or_interrupts_them_in_time(
     workers: tuple[Parts, Parts], scope: Scope, grace: float
 ) -> None:
@@ -612,6 +632,7 @@ def test_a_beat_that_takes_long_comes_less_often_but_not_too_seldom(
     assert pauses == [TICK_SECONDS, TICK_SECONDS, 0.8, IDLE_SECONDS]
 
 
+@with_and_without_redis
 def test_a_turn_that_was_taken_for_dead_and_answered_whole_is_saved(
     workers: tuple[Parts, Parts], scope: Scope
 ) -> None:

@@ -24,7 +24,6 @@ from agentapp.isolation import Scope
 from agentapp.storage.models import LiveTurn
 from agentapp.storage.owned import owned_by
 from agentapp.storage.turns import SqlTurnStore
-from agentapp.storage.values import utc_now
 from agentapp.turns.abandoned import interrupt_abandoned
 from agentapp.turns.feed import Subscription
 from agentapp.turns.jobs import StoreUnstoredEnds
@@ -37,6 +36,7 @@ from tests.support.metrics import counted
 from tests.support.postgres_server import DATABASE, PostgresServer, postgres_server
 from tests.support.scripted import SPENT
 from tests.support.server_users import wait_for
+from tests.support.times import utc_now
 from tests.support.turns import ELSEWHERE, someone
 from tests.support.users import without_limits
 from tests.turns.charging import OF_INPUT, charged

@@ -14,13 +14,13 @@ from agentapp.errors import StatementTimeout, StorageUnavailable, TurnInProgress
 from agentapp.events import TurnResult
 from agentapp.isolation import RequestScope, Scope
 from agentapp.storage.models import LiveTurn
-from agentapp.storage.values import utc_now
 from agentapp.turns.jobs import GiveUpLostTurns, InterruptAbandonedTurns, RenewLeases, StoreUnstoredEnds
 from agentapp.turns.leases import Leases
 from agentapp.turns.settlement import Settlement
 from agentapp.turns.turn import Turn
 from agentapp.turns.unstored import UnstoredEnds
 from agentapp.web.parts import Parts
+from tests.support.times import utc_now
 from tests.support.turns import ELSEWHERE, begin, someone
 from tests.support.users import without_limits
 

@@ -43,7 +43,8 @@ def index() -> str:
 
 @blueprint.post("/<id:turn_id>/stop")
 def stop(turn_id: str) -> ResponseReturnValue:
-    parts().admin.running_turns.stop(user_scope(), viewer().tenant_id, turn_id)
+    whose, worker = parts().admin.running_turns.stop(user_scope(), viewer().tenant_id, turn_id)
+    parts().turns.hurry_stop(whose, turn_id, worker)
     return redirect("/admin/turns?done=stop", 303)
 
 

@@ -1312,6 +1312,37 @@ BUGS = (
         "",
         "tests/turns/test_live_bus.py::test_nothing_stays_in_redis",
     ),
+    Bug(
+        "an old state of a cell in Redis that takes the place of a newer one",
+        "agentapp/storage/hot_cells.py",
+        "  if not known or tonumber(version) >= tonumber(known) then",
+        "  if true then",
+        "tests/storage/test_hot_cells.py"
+        "::test_what_comes_late_does_not_take_the_place_of_what_is_newer[sqlite]",
+    ),
+    Bug(
+        "a state of a cell in Redis that is believed for ever",
+        "agentapp/storage/hot_cells.py",
+        "if state is None or not now < float(until) <= now + BELIEVED_SECONDS:",
+        "if state is None:",
+        "tests/storage/test_hot_cells.py"
+        "::test_what_was_not_written_behind_misleads_for_a_moment_at_most[sqlite]",
+    ),
+    Bug(
+        "a message that was taken in, refused when it is sent again",
+        "agentapp/storage/hot_cells.py",
+        '_digest(message_key).encode() in (messages or b"").split(b",")',
+        "message_key in messages.decode()",
+        "tests/storage/test_hot_cells.py"
+        "::test_a_message_that_was_taken_in_is_never_refused_when_it_is_sent_again[sqlite]",
+    ),
+    Bug(
+        "somebody else's chat in Redis",
+        "agentapp/storage/hot_cells.py",
+        "                if owner is None or owner.decode() != _owner(scope):\n",
+        "                if owner is None:\n",
+        "tests/storage/test_hot_cells.py::test_nobody_learns_anything_of_somebody_elses_chat[sqlite]",
+    ),
 )
 
 

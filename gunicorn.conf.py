@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import os
 import resource
 import signal
 import sys
+import time
 import traceback
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from functools import partial
 from importlib import import_module, metadata
 from itertools import chain, count
 from math import ceil
@@ -22,7 +25,7 @@ from agentapp.guardrails.seats import clear_row, make_memory
 from agentapp.instance import PRIVATE_UMASK
 from agentapp.logs import escaped
 from agentapp.processors import processors_of
-from agentapp.server import metrics_directory, options
+from agentapp.server import listening, metrics_directory, options
 from agentapp.server.logger import OneLineLogger
 from agentapp.server.memory import limit_memory
 from agentapp.server.worker import TurnWorker
@@ -80,6 +83,7 @@ _OURS = ("agentapp.app", "agentapp.web.warm_up", "agentapp.agents.shipped")
 # A turn makes thousands of objects, and hardly any of them refer to each other in a circle. To look for such
 # after each 700 new ones, as Python does, takes a twentieth of a turn's time.
 GARBAGE_THRESHOLDS = (20_000, 20, 20)
+PR_SET_PDEATHSIG = 1
 
 bind = [_options.bind]
 worker_class = TurnWorker
@@ -128,8 +132,13 @@ def on_starting(arbiter: Any) -> None:
         print("agentapp: TLS is for a proxy in front, and not for --certfile", file=sys.stderr)
         sys.exit(2)
     _allow_open_files(options.open_files_of(threads))
+    # Until gunicorn sees to its signals: the database may be waited for. The first process of a container
+    # would not be ended by SIGTERM at all.
+    for each in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(each, _end_now)
     gc.disable()  # hardly anything that is imported is garbage: to look for it takes a tenth of the time
     arbiter.has_reloaded = False
+    arbiter.stop = partial(_stop, arbiter, arbiter.stop)
     _import([*_FOR_THE_DATABASE, *_OURS_FOR_THE_DATABASE])
     preparing = _forked(_prepare) if _is_serve else None
     _import([*_libraries(), *_ours()])
@@ -214,6 +223,14 @@ def worker_int(worker: Any) -> None:
     worker.interrupt()
 
 
+def _stop(arbiter: Any, stop: Callable[[bool], None], graceful: bool = True) -> None:
+    """Before gunicorn closes the listening sockets, unless systemd or another master has them too."""
+    if graceful and not arbiter.systemd and arbiter.reexec_pid == arbiter.master_pid == 0:
+        listening.take_no_new(arbiter.LISTENERS)
+        time.sleep(listening.CONNECTING_SECONDS)
+    stop(graceful)
+
+
 def _allow_open_files(needed: int) -> None:
     """The usual limit of 1,024 open files is less than one worker needs. If more are not allowed, new
     connections take the place of old ones that wait.
@@ -247,14 +264,28 @@ def _versions() -> dict[str, str]:
 
 def _forked(act: Callable[[], None]) -> int:
     """A child process that does this and ends. Returns its id."""
-    child = os.fork()
+    master, child = os.getpid(), os.fork()
     if child:
         return child
     signal.signal(signal.SIGINT, signal.SIG_DFL)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    _end_with(master)
     code = _exit_code_of(act)
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
+
+
+def _end_now(signum: int, frame: object) -> None:
+    sys.exit(130 if signum == signal.SIGINT else 0)
+
+
+def _end_with(master: int) -> None:
+    """Whatever ends the master: a child may wait for the database, and nobody would wait for the child."""
+    with suppress(AttributeError):  # it is Linux's
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+    if os.getppid() != master:
+        os._exit(0)
 
 
 def _exit_code_of(act: Callable[[], None]) -> int:
@@ -273,10 +304,7 @@ def _exit_code_of(act: Callable[[], None]) -> int:
 
 def _wait_for(child: int) -> None:
     """The server ends with it if it has failed. It has said why."""
-    try:
-        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    except KeyboardInterrupt:
-        code = 130
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     if code:
         sys.exit(code)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import tempfile
@@ -10,25 +11,32 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
+TOLD = "AGENTAPP_BUILD_COMMIT"  # where the files are without git, as when an image is built
+
 
 class NoteCommit(BuildHookInterface[Any]):
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """A checkout that is installed as it is notes nothing: it may be another commit tomorrow. Nor does a
         wheel that is made of an sdist, in which the file is already.
         """
-        root = Path(self.root)
-        if version == "editable" or not (root / ".git").exists():
+        if version == "editable":
             return
         sys.path.insert(0, self.root)
         try:
             from agentapp import build
         finally:
             sys.path.remove(self.root)
-        if commit := build.checked_out(root):
-            with tempfile.NamedTemporaryFile("w", prefix="agentapp-build-", delete=False) as note:
-                note.write(f"{_described(root, commit[: build.SHORT])}\n")
-            self._note = Path(note.name)
-            build_data["force_include"][note.name] = f"agentapp/{build.SHIPPED}"
+        root = Path(self.root)
+        if told := os.environ.get(TOLD):
+            text = told[: build.SHORT]
+        elif commit := build.checked_out(root):
+            text = _described(root, commit[: build.SHORT])
+        else:
+            return
+        with tempfile.NamedTemporaryFile("w", prefix="agentapp-build-", delete=False) as note:
+            note.write(f"{text}\n")
+        self._note = Path(note.name)
+        build_data["force_include"][note.name] = f"agentapp/{build.SHIPPED}"
 
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
         if note := getattr(self, "_note", None):

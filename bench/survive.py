@@ -1,6 +1,6 @@
 """What the server survives, many times over: prints what was measured, and fails if anything was lost.
 
-    python -m bench.survive kills [--count 1000] [--database sqlite|postgresql]
+    python -m bench.survive kills [--count 1000] [--database sqlite|postgresql] [--redis]
 
 A real server with two workers, a local server that speaks the Messages API, and clients that check every
 byte they get. ``kills``, ``terms``, ``hups`` and ``recycles`` end workers or the server while people talk;
@@ -9,7 +9,9 @@ and models do; ``counts`` kills four workers that also end by themselves, and co
 people were told, as ``kills``, ``hups`` and ``recycles`` do too; ``charges`` and ``killed-charges`` end
 answers and workers at random moments and compare what was charged with what the model received and sent;
 ``outages`` stops a PostgreSQL of its own for 10 s each, restarts it at once as after a crash, and freezes it
-for 50 s. The suite does each of them a few times.
+for 50 s. ``follows``, ``host-stops`` and ``troubles`` have two servers: answers are read and stopped at the
+other one; in ``troubles`` the Redis that they share is flushed, restarted and frozen meanwhile. The suite
+does each of them a few times.
 
 ``streams`` and ``silent`` need some thousands of open files: see ``ulimit -n``.
 """
@@ -17,6 +19,7 @@ for 50 s. The suite does each of them a few times.
 from __future__ import annotations
 
 import argparse
+import itertools
 import os
 import sys
 import tempfile
@@ -30,12 +33,20 @@ from typing import Any
 
 from agentapp.storage import migrate
 from agentapp.storage.write_permits import WritePermits
-from tests.support import charging_scenarios, client_scenarios, outage_scenarios, shutdown_scenarios
+from tests.support import (
+    charging_scenarios,
+    client_scenarios,
+    outage_scenarios,
+    shutdown_scenarios,
+    two_hosts,
+)
 from tests.support.databases import migrated_in
 from tests.support.outage_scenarios import frozen_for, stopped_for
 from tests.support.postgres_server import postgres_server
+from tests.support.redis_server import redis_server, shared_url
 from tests.support.retrying_users import CountingModel, Found, Installation, Words, installation, memory
 from tests.support.server import SCRIPTS, free_port
+from tests.support.two_hosts import TwoHosts
 
 ROOT = Path(__file__).parent.parent
 SERVE = (SCRIPTS / "agentapp", "serve")  # with all that it takes to start, and to hash a password
@@ -45,31 +56,53 @@ SLOW = 0.15  # seconds a word: most are in the middle of an answer when a worker
 OUTAGE_SECONDS, FROZEN_SECONDS = 10.0, 50.0
 WATCHED = 10.0  # seconds for which commits are counted
 WORDS = 30  # of a slow answer
+REDIS_FROZEN_SECONDS = 2.0
 RATE = 250  # of all slow answers' words together, a second: more would measure the machine
 
-Run = Callable[[Path, str, int], Found]
+Run = Callable[..., Found]  # of a directory, the address of a database, how often; and settings
 
 
 def with_installation(scenario: Callable[[Installation, int], Found], **settings: Any) -> Run:
-    def run(directory: Path, url: str, count: int) -> Found:
-        with installation(directory, url, command=SERVE, threads=512, **settings) as running:
+    def run(directory: Path, url: str, count: int, **more: Any) -> Found:
+        with installation(directory, url, command=SERVE, threads=512, **settings, **more) as running:
             return scenario(running, count)
 
     return run
 
 
-def terms(directory: Path, url: str, count: int) -> Found:
-    chosen = {"command": SERVE, "port": free_port(), "grace": GRACE, "model": CountingModel()}
+def with_two_hosts(scenario: Callable[[TwoHosts, int], Found]) -> Run:
+    def run(directory: Path, url: str, count: int, **more: Any) -> Found:
+        with two_hosts.two_hosts(directory, url, command=SERVE, **more) as running:
+            return scenario(running, count)
+
+    return run
+
+
+def troubles(directory: Path, url: str, count: int, **more: Any) -> Found:
+    """The Redis is one of its own: it is flushed, restarted and frozen."""
+    with redis_server() as redis:
+
+        def freeze() -> None:
+            with redis.frozen():
+                time.sleep(REDIS_FROZEN_SECONDS)
+
+        makes = itertools.cycle((redis.flush, redis.restart, freeze))
+        with two_hosts.two_hosts(directory, url, command=SERVE, **more | {"redis_url": redis.url}) as running:
+            return two_hosts.follows(running, count, trouble=lambda: next(makes)())
+
+
+def terms(directory: Path, url: str, count: int, **more: Any) -> Found:
+    chosen = {"command": SERVE, "port": free_port(), "grace": GRACE, "model": CountingModel(), **more}
     serve = partial(installation, directory, url, **chosen)
     return shutdown_scenarios.terms(serve, count, GRACE)
 
 
-def streams(directory: Path, url: str, count: int) -> Found:
+def streams(directory: Path, url: str, count: int, **more: Any) -> Found:
     """First 50, then all: what the heartbeat writes must not grow with them."""
     command = (SCRIPTS / "gunicorn", "-c", ROOT / "gunicorn.conf.py", "--pythonpath", ROOT)
     together, pause = Found(), max(0.4, count / RATE)
     for number in sorted({min(50, count), count}):
-        threads, deadlines = max(512, number + 100), {"turn_deadline": 600, "gap_deadline": 60}
+        threads, deadlines = max(512, number + 100), {"turn_deadline": 600, "gap_deadline": 60, **more}
         served = partial(
             installation, directory, url, demo=True, threads=threads, demo_delay=pause, **deadlines
         )
@@ -97,6 +130,13 @@ def watched_streams(running: Installation, directory: Path, count: int) -> Found
     return found
 
 
+def killed_charges(directory: Path, url: str, count: int, **more: Any) -> Found:
+    """With Redis events are stored every second, and not four times in one."""
+    tolerance = 0.25 if "redis_url" in more else 0.1
+    scenario = partial(charging_scenarios.kills, tolerance=tolerance)
+    return with_installation(scenario, **charging_scenarios.SETTINGS)(directory, url, count, **more)
+
+
 def counted() -> Any:
     """The application; each worker counts its heartbeat's write transactions in a file of its own."""
     from agentapp.app import create_app
@@ -118,10 +158,10 @@ def commits(directory: Path) -> int:
     return sum(int(path.read_text() or "0") for path in directory.glob("commits-*"))
 
 
-def outages(directory: Path, url: str, count: int) -> Found:
+def outages(directory: Path, url: str, count: int, **more: Any) -> Found:
     these = [stopped_for(OUTAGE_SECONDS, ("fast", "immediate")[number % 2]) for number in range(count)]
     these += [stopped_for(0, "immediate"), frozen_for(FROZEN_SECONDS)]
-    settings = {"command": SERVE, "word_seconds": SLOW, **outage_scenarios.SETTINGS}
+    settings = {"command": SERVE, "word_seconds": SLOW, **outage_scenarios.SETTINGS, **more}
     with postgres_server() as postgres, installation(directory, postgres.url, **settings) as running:
         return outage_scenarios.outages(running, postgres, these)
 
@@ -163,11 +203,14 @@ RUNS: Mapping[str, tuple[Run, int]] = MappingProxyType(
         ),
         "stops": (with_installation(client_scenarios.stops), 200),
         "streams": (streams, 500),
+        "follows": (with_two_hosts(two_hosts.follows), 500),
+        "host-stops": (with_two_hosts(two_hosts.stops), 200),
+        "troubles": (troubles, 500),
         "logins": (with_installation(lambda running, count: client_scenarios.logins(running)), 1),
         "disconnects": (with_installation(client_scenarios.disconnects), 200),
         "charges": (with_installation(charging_scenarios.ends, **charging_scenarios.SETTINGS), 200),
         "outages": (outages, 20),
-        "killed-charges": (with_installation(charging_scenarios.kills, **charging_scenarios.SETTINGS), 50),
+        "killed-charges": (killed_charges, 50),
     }
 )
 
@@ -177,6 +220,7 @@ def main() -> None:
     parser.add_argument("name", choices=RUNS)
     parser.add_argument("--count", type=int)
     parser.add_argument("--database", choices=("sqlite", "postgresql"), default="sqlite")
+    parser.add_argument("--redis", action="store_true", help="with a Redis")
     options = parser.parse_args()
     if options.name == "outages":
         options.database = "postgresql"
@@ -184,9 +228,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="agentapp-bench-") as home:
         template = Path(home, "template.sqlite3")
         migrate.upgrade(f"sqlite:///{template}")
+        more = {"redis_url": shared_url()} if options.redis else {}
         with migrated_in(Path(home), options.database, template) as url:
-            found = run(Path(home), url, options.count or usual)
-    print(f"{options.name} on {options.database}")
+            found = run(Path(home), url, options.count or usual, **more)
+    print(f"{options.name} on {options.database}{' with Redis' if options.redis else ''}")
     for name, figure in found.figures.items():
         print(f"  {name}: {figure}")
     for wrong in (*found.wrong[:50], *found.slow):

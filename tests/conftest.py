@@ -60,6 +60,8 @@ LONG_FILES = (
     "tests/storage/test_search.py",
     "tests/storage/test_storage.py",
     "tests/storage/test_migrations.py",
+    "tests/server/test_outage_served.py",
+    "tests/turns/test_outage.py",
     "tests/server/test_budget_served.py",
     "tests/server/test_shares_served.py",
     "tests/cli/test_breakers.py",

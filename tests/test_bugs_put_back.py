@@ -367,33 +367,34 @@ BUGS = (
     ),
     Bug(
         "what the heartbeat stores while a chat is being deleted vanishes",
-        "agentapp/turns/turn.py",
-        "                self._charge_the_rest(chat, charged, result)\n",
-        "                self._charge_the_rest(chat, self._spent_so_far(), result)\n",
+        "agentapp/turns/ends.py",
+        "                self._charge_the_rest(chat, charged)\n",
+        "                self._charge_the_rest(chat, Spent.of(result))\n",
         "tests/turns/test_charging_once.py::"
         "test_what_the_heartbeat_stores_while_others_wait_for_the_cells_is_charged[delete-postgresql]",
     ),
     Bug(
         "a turn whose chat is deleted right after it ended is charged twice",
-        "agentapp/turns/turn.py",
-        "                if (charged := chat.take_charge(self.id)) is None:\n",
-        "                first = Spent.on_first_call(self._started.reservation)\n"
-        "                charged = chat.take_charge(self.id) or first\n"
-        "                if again and chat.ended_turn(self.id) is not None:\n",
+        "agentapp/turns/ends.py",
+        "                if (charged := chat.take_charge(turn_id)) is None:\n",
+        "                first = Spent.on_first_call(self.turn.reservation)\n"
+        "                charged = chat.take_charge(turn_id) or first\n"
+        "                if again and chat.ended_turn(turn_id) is not None:\n",
         "tests/turns/test_charging_once.py::"
         "test_a_turn_whose_chat_is_deleted_before_it_is_known_to_be_stored_is_charged_once[sqlite]",
     ),
     Bug(
         "a chat that fails keeps the turns of dead workers from being settled",
         "agentapp/turns/jobs.py",
-        "            except Exception as error:\n",
-        "            except NotImplementedError as error:\n",
+        "            except Exception as error:\n                if scope.session_id not in self._failing:",
+        "            except NotImplementedError as error:\n"
+        "                if scope.session_id not in self._failing:",
         "tests/turns/test_charging_once.py::"
         "test_a_chat_that_fails_does_not_keep_the_turns_of_others_from_being_settled[sqlite-unreadable]",
     ),
     Bug(
         "a turn that was given up too early is charged twice",
-        "agentapp/turns/turn.py",
+        "agentapp/turns/ends.py",
         "        tokens = result.usage.total_tokens - charged.usage.total_tokens\n",
         "        tokens = result.usage.total_tokens\n",
         "tests/turns/test_turn.py::"
@@ -731,10 +732,9 @@ BUGS = (
     Bug(
         "the same key is another turn while the first one runs",
         "agentapp/turns/turn.py",
-        "            if (repeated := _find_repeated(chat, text)) is not None:\n"
-        "                return repeated\n",
-        "            repeated = _find_repeated(chat, text)\n"
-        "            if running is None and repeated is not None:\n                return repeated\n",
+        "    if (repeated := _find_repeated(chat, text)) is not None:\n        return repeated\n",
+        "    repeated = _find_repeated(chat, text)\n"
+        "    if running is None and repeated is not None:\n        return repeated\n",
         "tests/turns/test_surviving.py::test_the_same_key_while_the_turn_runs_is_that_turn",
     ),
     Bug(
@@ -746,8 +746,8 @@ BUGS = (
     ),
     Bug(
         "the stored events of an ended turn are kept",
-        "agentapp/turns/turn.py",
-        "            chat.remove_live_turn(self.id)\n            return True\n",
+        "agentapp/turns/ends.py",
+        "            chat.remove_live_turn(turn_id)\n            return True\n",
         "            return True\n",
         "tests/turns/test_surviving.py::test_what_is_kept_of_a_running_turn_goes_when_it_ends[completes]",
     ),
@@ -761,8 +761,8 @@ BUGS = (
     Bug(
         "an answer that could not be saved is told as one",
         "agentapp/turns/turn.py",
-        '        unsaved = StorageUnavailable("The answer could not be saved.")\n',
-        "        return result\n",
+        "        waits = kit.unstored.add(settlement)\n",
+        "        waits = kit.unstored.add(settlement)\n        return result\n",
         "tests/turns/test_turn.py::test_a_database_that_goes_away_fails_the_turn_and_says_so",
     ),
     Bug(
@@ -775,23 +775,23 @@ BUGS = (
     Bug(
         "allowed because the store is away",
         "agentapp/turns/turn.py",
-        "            admitted = kit.guardrails.admit(chat.cells, scope, kit.max_cost())\n",
-        "            try:\n"
-        "                admitted = kit.guardrails.admit(chat.cells, scope, kit.max_cost())\n"
-        "            except Exception as error:\n"
-        "                if error.code != 'storage-unavailable':\n"
-        "                    raise\n"
-        "                from agentapp.guardrails.admission import Reservation\n"
-        "                from agentapp.guardrails.guard import Admitted\n"
+        "    admitted = kit.guardrails.admit(chat.cells, scope, kit.max_cost())\n",
+        "    try:\n"
+        "        admitted = kit.guardrails.admit(chat.cells, scope, kit.max_cost())\n"
+        "    except Exception as error:\n"
+        "        if error.code != 'storage-unavailable':\n"
+        "            raise\n"
+        "        from agentapp.guardrails.admission import Reservation\n"
+        "        from agentapp.guardrails.guard import Admitted\n"
         "\n"
-        "                admitted = Admitted(Reservation(0.0, 9999, 9999, 9999, 0, 0, 0), ())\n",
+        "        admitted = Admitted(Reservation(0.0, 9999, 9999, 9999, 0, 0, 0), ())\n",
         "tests/guardrails/test_guardrails.py"
         "::test_if_the_cells_cannot_be_reached_nothing_is_let_in[text/event-stream-read]",
     ),
     Bug(
         "a message that is let in though there is no room to keep it",
         "agentapp/turns/turn.py",
-        "            chat.require_room()\n",
+        "    chat.require_room()\n",
         "",
         "tests/storage/test_room.py::test_a_full_quota_refuses_what_would_be_kept_and_nothing_else[sqlite]",
     ),
@@ -812,7 +812,7 @@ BUGS = (
     Bug(
         "a slow worker is taken for dead",
         "agentapp/turns/leases.py",
-        "        return now <= lease_until <= self.latest_end(now) if lives is None else lives\n",
+        "        if lives is not None:\n            return lives\n",
         "        return now <= lease_until <= self.latest_end(now) and lives is not False\n",
         "tests/turns/test_heartbeat.py"
         "::test_a_worker_of_this_machine_that_is_only_slow_is_not_taken_for_dead[sqlite]",
@@ -848,11 +848,11 @@ BUGS = (
     ),
     Bug(
         "an answer that is whole is thrown away because its worker was slow",
-        "agentapp/turns/turn.py",
-        "                return self._store_after_all(chat, result)\n",
+        "agentapp/turns/ends.py",
+        "                return self._store_after_all(chat)\n",
         "                return False\n",
         "tests/turns/test_heartbeat.py"
-        "::test_a_turn_that_was_taken_for_dead_and_answered_whole_is_saved[sqlite]",
+        "::test_a_turn_that_was_taken_for_dead_and_answered_whole_is_saved[sqlite-plain]",
     ),
     Bug(
         "an answer that comes back into a chat that went on without it",
@@ -1199,6 +1199,81 @@ BUGS = (
         "tests/server/test_processors.py::test_sign_ins_and_strangers_may_use_all_processors",
     ),
     Bug(
+        "a chat stays locked after an outage, as all rows of its worker are renewed",
+        "agentapp/turns/jobs.py",
+        "        turns.update(self._unstored.turn_ids())\n",
+        "        turns.update(self._live.stop_requests(self._leases.worker()))\n",
+        "tests/turns/test_unstored.py::test_a_lease_is_renewed_for_what_waits_to_be_stored_and_for_nothing_else",
+    ),
+    Bug(
+        "the lease of a turn whose end waits to be stored runs out",
+        "agentapp/turns/jobs.py",
+        "        turns.update(self._unstored.turn_ids())\n",
+        "",
+        "tests/turns/test_unstored.py::test_a_lease_is_renewed_for_what_waits_to_be_stored_and_for_nothing_else",
+    ),
+    Bug(
+        "an answer that could not be stored for some seconds is never tried again",
+        "agentapp/turns/jobs.py",
+        "            if not self._store(settlement) or time.monotonic() > ends:\n",
+        "            if True or self._store(settlement) or time.monotonic() > ends:\n",
+        "tests/turns/test_outage.py"
+        "::test_an_answer_that_ends_while_the_database_is_away_is_in_its_chat_when_it_is_back",
+    ),
+    Bug(
+        "a message whose commit nobody heard of locks its chat",
+        "agentapp/turns/turn.py",
+        "            if isinstance(started, StartedTurn):\n",
+        "            if False:\n",
+        "tests/turns/test_outage.py"
+        "::test_a_message_that_was_taken_in_and_refused_as_its_commit_was_not_heard_of_locks_no_chat",
+    ),
+    Bug(
+        "an end that waits to be stored forgets that it was tried",
+        "agentapp/turns/ends.py",
+        "        again, self._was_tried = self._was_tried, True\n",
+        "        again = False\n",
+        "tests/turns/test_outage.py"
+        "::test_an_end_whose_commit_nobody_heard_of_is_stored_once_though_the_database_went_away_with_it",
+    ),
+    Bug(
+        "a worker ends with answers that are not stored",
+        "agentapp/turns/draining.py",
+        "        all_stored = self._local.wait(0) and not len(self._unstored)\n",
+        "        all_stored = self._local.wait(0)\n",
+        "tests/turns/test_outage.py::test_a_worker_that_ends_waits_for_what_is_not_stored_yet",
+    ),
+    Bug(
+        "an answer whose worker ends is not tried a last time",
+        "agentapp/turns/jobs.py",
+        "            if not self._store(settlement):\n",
+        "            if True:\n",
+        "tests/turns/test_outage.py::test_a_worker_whose_grace_is_over_tries_a_last_time_and_says_what_is_lost",
+    ),
+    Bug(
+        "a worker on another machine is taken for dead by the first message after an outage",
+        "agentapp/turns/leases.py",
+        " or (bool(worker) and not self.are_trusted)\n",
+        "\n",
+        "tests/turns/test_unstored.py"
+        "::test_after_an_outage_a_message_does_not_take_another_machines_worker_for_dead",
+    ),
+    Bug(
+        "a turn that is known to be lost is interrupted only when leases are trusted again",
+        "agentapp/turns/jobs.py",
+        "if not worker or self._leases.lives(worker) is False}",
+        "if self._leases.lives(worker) is False}",
+        "tests/turns/test_unstored.py::test_the_oldest_end_makes_room_and_its_turn_is_interrupted_at_once",
+    ),
+    Bug(
+        "the end of one turn keeps all others from being stored",
+        "agentapp/turns/jobs.py",
+        "            except StorageUnavailable:\n                self._unstored.put_last(turn.id)\n",
+        "            except StorageUnavailable:\n",
+        "tests/turns/test_unstored.py"
+        "::test_an_end_that_fails_does_not_keep_the_others_from_being_stored[error1-0]",
+    ),
+    Bug(
         "a span that is below no other begins a trace of its own",
         "agentapp/telemetry/otel.py",
         "        parent = trace.set_span_in_context(self._span, Context())\n",
@@ -1218,6 +1293,103 @@ BUGS = (
         "{**environ, SECRET_KEY: NO_SECRET} if missing else environ",
         "environ",
         "tests/cli/test_doctor.py::test_it_makes_and_changes_nothing",
+    ),
+    Bug(
+        "a schema that must be exactly this code's own",
+        "agentapp/storage/schema.py",
+        "    if oldest_code is not None and oldest_code <= HEAD:\n        return None\n",
+        "",
+        "tests/storage/test_compatibility.py"
+        "::test_a_newer_schema_that_this_code_can_work_with_is_used_and_left_alone[sqlite]",
+    ),
+    Bug(
+        "who connects while a server stops listening is cut off",
+        "agentapp/server/listening.py",
+        "                listener.setsockopt(socket.SOL_SOCKET, SO_ATTACH_FILTER, option)\n",
+        "                pass\n",
+        "tests/server/test_stopping.py::test_who_has_connected_is_there_and_nobody_new_is[2-127.0.0.1]",
+    ),
+    Bug(
+        "a stopping server closes a proxy's connection before the proxy does",
+        "agentapp/server/limits.py",
+        "STOPPING_PROXY_KEEPALIVE_SECONDS = 5.0\n",
+        "STOPPING_PROXY_KEEPALIVE_SECONDS = 2.0\n",
+        "tests/server/test_stopping.py::test_nginx_closes_its_idle_connections_first",
+    ),
+    Bug(
+        "a host that goes by its own clock",
+        "agentapp/storage/clock.py",
+        "return self._wall() if reading is None else self._steady() + reading.ahead",
+        "return self._wall()",
+        "tests/storage/test_clock.py::test_the_time_is_asked_for_once_and_counted_on_from_there",
+    ),
+    Bug(
+        "any newer schema will do",
+        "agentapp/storage/schema.py",
+        "    if oldest_code is not None and oldest_code <= HEAD:\n",
+        "    if True:\n",
+        "tests/storage/test_compatibility.py"
+        "::test_a_worker_does_not_touch_a_database_that_does_not_fit_until_it_does_again[sqlite-newer]",
+    ),
+    Bug(
+        "hot statements that do not ask whether the schema fits",
+        "agentapp/storage/db.py",
+        "        self._require_usable()\n        if self._kept_writers is not None:\n",
+        "        if self._kept_writers is not None:\n",
+        "tests/storage/test_compatibility.py"
+        "::test_a_worker_does_not_touch_a_database_that_does_not_fit_until_it_does_again[sqlite-older]",
+    ),
+    Bug(
+        "a worker that starts while the database is away takes any schema",
+        "agentapp/storage/schema_gate.py",
+        "        self._problem = NOT_SEEN_YET\n",
+        "",
+        "tests/storage/test_compatibility.py"
+        "::test_a_worker_that_starts_while_the_database_is_away_uses_it_only_when_it_was_seen[sqlite]",
+    ),
+    Bug(
+        "a migration that stands in everybody's way while it waits for a table",
+        "agentapp/storage/migration_lock.py",
+        "    connection.execute(text(f\"SET LOCAL lock_timeout = '{TABLE_WAIT_SECONDS * 1000:.0f}ms'\"))\n",
+        "",
+        "tests/storage/test_compatibility.py::test_nobody_waits_long_behind_a_migration_that_waits",
+    ),
+    Bug(
+        "a migration that does not try again",
+        "agentapp/storage/migrate.py",
+        "            if time.monotonic() > ends:\n                raise\n",
+        "            raise\n",
+        "tests/storage/test_compatibility.py::test_nobody_waits_long_behind_a_migration_that_waits",
+    ),
+    Bug(
+        "a migration under the limits of a request",
+        "agentapp/storage/migration_lock.py",
+        '        ("idle_in_transaction_session_timeout", "0"),\n',
+        "",
+        "tests/storage/test_compatibility.py"
+        "::test_what_a_migration_does_may_take_longer_than_a_statement_may",
+    ),
+    Bug(
+        "something taken away from workers that run",
+        "agentapp/storage/migrate.py",
+        "        refuse_if_older_workers_run(connection, oldest_code)\n",
+        "        pass\n",
+        "tests/storage/test_compatibility.py::test_nothing_is_taken_away_from_workers_that_run[sqlite]",
+    ),
+    Bug(
+        "a revision that takes away and does not tell",
+        "agentapp/storage/migrate.py",
+        "        schema.note_oldest_code(connection, oldest_code)\n",
+        "        pass\n",
+        "tests/storage/test_compatibility.py"
+        "::test_a_revision_that_only_adds_leaves_who_fits_and_one_that_takes_away_says_it[sqlite]",
+    ),
+    Bug(
+        "a cookie that a host has signed a moment ahead is refused",
+        "agentapp/web/dated_signer.py",
+        "    return now - signed_at > max_age\n",
+        "    return not 0 <= now - signed_at <= max_age\n",
+        "tests/web/test_sessions.py::test_a_cookie_that_a_host_ahead_has_signed_counts_at_once[1]",
     ),
     Bug(
         "a connection to Redis that is used again before its answer has come",
@@ -1343,13 +1515,169 @@ BUGS = (
         "                if owner is None:\n",
         "tests/storage/test_hot_cells.py::test_nobody_learns_anything_of_somebody_elses_chat[sqlite]",
     ),
+    Bug(
+        "limits by the clock of each host",
+        "agentapp/app.py",
+        "Guardrails(registry, settings.provider, clock.now)",
+        "Guardrails(registry, settings.provider, lambda: clock._wall())",
+        "tests/turns/test_hosts_apart.py::test_a_rate_is_kept_over_both[30s-postgresql]",
+    ),
+    Bug(
+        "leases by the clock of each host",
+        "agentapp/storage/live_turns.py",
+        '"until": db.clock.utc_now() + lease.length',
+        '"until": db.clock.utc_now() - timedelta(seconds=db.clock.now() - db.clock._wall()) + lease.length',
+        "tests/turns/test_hosts_apart.py::test_neither_takes_a_turn_of_the_other_for_abandoned[30s-postgresql]",
+    ),
+    Bug(
+        "the host's clock in a store",
+        "agentapp/storage/notes.py",
+        '"created_at": self._db.clock.utc_now()',
+        '"created_at": datetime.now(UTC)',
+        "tests/test_clocks.py::test_only_a_few_modules_look_at_the_hosts_clock[storage.notes]",
+    ),
+    Bug(
+        "the host's clock until the database is asked for something else",
+        "agentapp/storage/clock.py",
+        "        if self._reading is None and self._ask is not None:\n",
+        "        if False:\n",
+        "tests/storage/test_clock.py::test_nobody_decides_by_the_hosts_clock_while_the_database_is_away",
+    ),
+    Bug(
+        "a look at the database's clock that took long is believed",
+        "agentapp/storage/clock.py",
+        "newer if before is None else before.narrowed_by(newer)",
+        "newer",
+        "tests/storage/test_clock.py::test_a_reading_that_took_long_spoils_nothing",
+    ),
+    Bug(
+        "a database whose clock was set is not followed",
+        "agentapp/storage/clock.py",
+        "newer.at) if low <= high else newer",
+        "newer.at)",
+        "tests/storage/test_clock.py"
+        "::test_if_the_databases_clock_is_set_or_another_server_takes_over_that_is_the_time",
+    ),
+    Bug(
+        "numbers of PostgreSQL that begin at one after a copy",
+        "agentapp/storage/copying/target.py",
+        "    if sequence is not None:\n",
+        "    if False:\n",
+        "tests/cli/test_db_copy.py::test_every_number_that_postgresql_gives_is_beyond_those_that_were_copied",
+    ),
+    Bug(
+        "what users keep is counted twice by a copy",
+        "agentapp/storage/copying/target.py",
+        "    with without_triggers(connection, table.name):\n        if connection",
+        "    if True:\n        if connection",
+        "tests/cli/test_db_copy.py::test_the_app_goes_on_with_the_copy[postgresql]",
+    ),
+    Bug(
+        "a copy whose search finds nothing",
+        "agentapp/storage/copying/target.py",
+        '    if table.name == "search_entries":',
+        "    if False:",
+        "tests/cli/test_db_copy.py::test_the_app_goes_on_with_the_copy[sqlite]",
+    ),
+    Bug(
+        "times that are taken for those of the server's time zone",
+        "agentapp/storage/copying/target.py",
+        'lambda text: f"{text}+00"',
+        "lambda text: text",
+        "tests/cli/test_db_copy.py::test_there_and_back_again_nothing_has_changed",
+    ),
+    Bug(
+        "a copy that copies a batch twice when it goes on",
+        "agentapp/storage/copying/database_copy.py",
+        "self._place.key if table.name == self._place.table else ()",
+        "()",
+        "tests/cli/test_db_copy.py::test_an_interrupted_copy_goes_on_where_it_was[sqlite]",
+    ),
+    Bug(
+        "a batch that is there without its place",
+        "agentapp/storage/copying/target.py",
+        "    if not move_marker(connection, before, after):\n",
+        "    with connection.engine.begin() as other:\n        moved = move_marker(other, before, after)\n"
+        "    if not moved:\n",
+        "tests/cli/test_db_copy.py::test_an_interrupted_copy_goes_on_where_it_was[postgresql]",
+    ),
+    Bug(
+        "a copy on top of what is there",
+        "agentapp/storage/copying/database_copy.py",
+        "(full := filling.tables_with_rows(connection))",
+        "(full := [])",
+        "tests/cli/test_db_copy.py::test_a_target_with_anything_in_it_is_refused_and_stays_as_it_is[sqlite]",
+    ),
+    Bug(
+        "a comparison that sees no difference",
+        "agentapp/storage/copying/database_copy.py",
+        "here == there)",
+        "True)",
+        "tests/cli/test_db_copy.py::test_what_has_changed_since_it_was_copied_is_told_and_a_restart_puts_it_right[sqlite]",
+    ),
+    Bug(
+        "a server on a database that is half copied",
+        "agentapp/storage/schema.py",
+        "                if is_marked(connection):\n                    raise StartError(UNFINISHED)\n",
+        "",
+        "tests/cli/test_db_copy.py::test_nothing_but_a_copy_of_the_same_uses_a_half_copied_database[sqlite]",
+    ),
+    Bug(
+        "a copy of a database that a server uses",
+        "agentapp/storage/copying/places.py",
+        "        if now - row.seen_at < SILENT_AFTER:\n",
+        "        if False:\n",
+        "tests/cli/test_db_copy.py::test_a_server_that_starts_meanwhile_is_noticed_at_the_end",
+    ),
+    Bug(
+        "two copies that begin in one place",
+        "agentapp/storage/copying/target.py",
+        "    if not move_marker(connection, before, after):\n",
+        "    move_marker(connection, before, after)\n    if False:\n",
+        "tests/cli/test_db_copy.py::test_two_copies_into_one_database_do_not_mix[sqlite]",
+    ),
+    Bug(
+        "an import that trusts names that it has looked at before",
+        "agentapp/storage/user_import.py",
+        "            names, tenants = _names_in(db)\n            for problem in",
+        "            names, tenants = _names_in(db)\n            for problem in () and",
+        "tests/cli/test_user_import.py::test_a_name_that_is_taken_meanwhile_leaves_everybody_out",
+    ),
+    Bug(
+        "two names in one file that look the same",
+        "agentapp/storage/user_import.py",
+        "        self._line_of[clean] = self._looks[look] = line\n",
+        "        self._line_of[clean] = line\n",
+        "tests/cli/test_user_import.py::test_all_problems_are_told_at_once_with_their_lines_and_nobody_is_added[sqlite]",
+    ),
+    Bug(
+        "a password shown, since it stands where a column has its name",
+        "agentapp/cli/user_file.py",
+        '    if "name" not in columns:\n',
+        "    if False:\n",
+        "tests/cli/test_user_import.py::test_no_password_is_shown_or_logged_whatever_is_wrong",
+    ),
+    Bug(
+        "passwords of people that were not added",
+        "agentapp/cli/user_import.py",
+        "        path.unlink()\n        raise\n",
+        "        raise\n",
+        "tests/cli/test_user_import.py::test_a_name_that_is_taken_meanwhile_leaves_everybody_out",
+    ),
+    Bug(
+        "a made password that need not be changed",
+        "agentapp/cli/user_import.py",
+        "given=must_change or person.password is None",
+        "given=must_change",
+        "tests/cli/test_user_import.py::test_without_passwords_each_gets_one_that_has_to_be_changed",
+    ),
 )
 
 
 @pytest.fixture(scope="module")
 def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("copy")
-    for folder in ("agentapp", "tests", "migrations"):
+    for folder in ("agentapp", "tests", "migrations", "deploy"):
         shutil.copytree(ROOT / folder, made / folder, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(ROOT / "pyproject.toml", made)
     return made

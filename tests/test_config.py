@@ -537,6 +537,21 @@ def test_shown_address_can_be_typed_into_a_browser(bind: str, https: bool, url: 
     assert options.url_of(bind, https=https) == url
 
 
+@pytest.mark.parametrize(
+    ("hosts", "https", "url"),
+    [
+        (("chat.example.org", "192.0.2.1"), True, "https://chat.example.org"),
+        (("2001:db8::1",), True, "https://[2001:db8::1]"),
+        (("chat.example.org",), False, "http://chat.example.org:8000"),
+        (("localhost", ADDRESSES), True, "https://localhost:8000"),
+    ],
+)
+def test_behind_a_proxy_the_public_name_is_shown_and_not_where_the_proxy_asks(
+    hosts: tuple[str, ...], https: bool, url: str
+) -> None:
+    assert options.url_of("127.0.0.1:8000", https=https, hosts=hosts) == url
+
+
 @pytest.mark.parametrize("bind", ["0.0.0.0:8000", "[::]:8000"])
 def test_address_that_means_every_address_is_shown_as_the_name_of_the_machine(
     bind: str, monkeypatch: pytest.MonkeyPatch

@@ -23,7 +23,7 @@ from agentapp.telemetry.log_setup import set_up
 # Name and summary, as in the command's own help, which a test compares.
 COMMANDS = (
     ("serve", "Bring the database up to date, then serve."),
-    ("db", "The database's schema."),
+    ("db", "The database as a whole: its schema, its room, a copy of it."),
     ("user", "Accounts."),
     ("breakers", "Breakers: of chat sessions, users, tenants and the model provider."),
     ("doctor", "Look at settings, database, model provider and machine, and say what to do."),

@@ -39,19 +39,23 @@ def serve(bind: str | None, workers: str | None, threads: str | None) -> None:
 
 
 def prepare() -> None:
-    """Bring the database up to date and print where the server is. In a child of gunicorn's master, so that
-    nothing stays open.
+    """Bring the database up to date, once it is there, and print where the server is. In a child of
+    gunicorn's master, so that nothing stays open.
     """
     from agentapp.cli.database import open_accounts, upgrade
+    from agentapp.cli.waiting import wait_for_database
+
+    def upgraded_and_token() -> str | None:
+        upgrade(settings)
+        with open_accounts(settings) as accounts:
+            return accounts.new_setup_token()
 
     chosen = options.load()
     settings = config.load(bind=chosen.bind)
-    upgrade(settings)
+    token = wait_for_database(upgraded_and_token)
     url = options.url_of(chosen.bind, https=settings.https, hosts=settings.hosts)
     model = "demo model" if settings.provider == "demo" else settings.model
     click.echo(f"agentapp {build.NAME} on {url} ({model})")
-    with open_accounts(settings) as accounts:
-        token = accounts.new_setup_token()
     if token:
         click.echo(f"Make the first account: {url}/setup?token={token}")
 

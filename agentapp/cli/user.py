@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import cast
+from pathlib import Path
+from typing import BinaryIO, cast
 
 import click
 
 from agentapp import config
 from agentapp.cli.database import BY_COMMAND, open_accounts, open_database, upgrade
+from agentapp.cli.user_import import import_people
 from agentapp.errors import BadRequest
 from agentapp.guardrails.cell import Cells
 from agentapp.guardrails.guard import Guardrails
@@ -53,6 +55,29 @@ def add(name: str, tenant: str, role: str, password_stdin: bool) -> None:
     with open_accounts(settings) as accounts:
         made = accounts.add(name, password, tenant=tenant, role=cast(Role, role), by=BY_COMMAND)
     click.echo(f"added {made.name} to {made.tenant} as {made.role}")
+
+
+@user.command(name="import")
+@click.argument("file", type=click.File("rb"), metavar="FILE.csv")
+@click.option("--skip-existing", is_flag=True, help="Leave those who are there already as they are.")
+@click.option("--must-change", is_flag=True, help="Passwords of the file, too, hold for one sign-in only.")
+@click.option(
+    "--passwords-out",
+    type=click.Path(path_type=Path),
+    metavar="OUT.csv",
+    help="Where passwords that are made are written; otherwise they are printed.",
+)
+def import_(file: BinaryIO, skip_existing: bool, must_change: bool, passwords_out: Path | None) -> None:
+    """Make many accounts at once, all of a file or none; - is standard input.
+
+    The first line names the columns: name and, if you like, tenant, role and password. Without passwords
+    each gets one that has to be changed at the first sign-in.
+    """
+    settings = config.load()
+    if schema.is_missing(settings.database_url):
+        upgrade(settings)
+    with open_database(settings) as database:
+        import_people(database, file, passwords_out, skip_existing=skip_existing, must_change=must_change)
 
 
 @user.command(name="list")

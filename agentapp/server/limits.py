@@ -17,6 +17,9 @@ MAX_LINGER_BYTES = 256 * 1024
 KEEPALIVE_SECONDS = 75.0
 STRANGER_KEEPALIVE_SECONDS = 25.0
 STOPPING_KEEPALIVE_SECONDS = 2.0  # a request may be on its way already
+# A proxy, which may have sent a form that it must not send again. It closes the connections that it does not
+# need before that: see `keepalive_timeout` in deploy/nginx.
+STOPPING_PROXY_KEEPALIVE_SECONDS = 5.0
 
 # A request that is not whole after so many seconds counts as half-sent.
 HALF_SENT_AFTER_SECONDS = 2.0

@@ -13,6 +13,7 @@ from typing import Any
 from agentapp.config import Settings
 from agentapp.errors import StartError
 from agentapp.parsing import (
+    ADDRESSES,
     address,
     flag,
     long_seconds,
@@ -112,8 +113,12 @@ def check_free(bind: str) -> None:
 def url_of(bind: str, *, https: bool, hosts: Sequence[str] = ()) -> str:
     """What to type into a browser. With ``hosts``, which are the only names the server answers to, the first
     of them. For an address that means every address, the name of this machine.
+
+    TLS is spoken by a proxy in front, whose port is not the one of ``bind``.
     """
     scheme = "https" if https else "http"
+    if https and hosts and ADDRESSES not in hosts:  # else nobody has said by which name it is reached
+        return f"https://[{hosts[0]}]" if ":" in hosts[0] else f"https://{hosts[0]}"
     if bind.startswith("unix:"):
         return f"{scheme}://{hosts[0] if hosts else 'localhost'}"
     host, port = host_and_port(bind)

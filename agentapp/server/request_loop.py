@@ -28,6 +28,7 @@ from agentapp.server.limits import (
     KEEPALIVE_SECONDS,
     SEND_SECONDS,
     STOPPING_KEEPALIVE_SECONDS,
+    STOPPING_PROXY_KEEPALIVE_SECONDS,
     STRANGER_KEEPALIVE_SECONDS,
 )
 from agentapp.server.refused_lines import RefusedLines
@@ -194,12 +195,16 @@ class RequestLoop(WaitingLoop):
         """Answer what is under way, for as long as the server may take to stop."""
         ends = time.monotonic() + self.cfg.graceful_timeout
         for connection in self._connections.all(Waits.IDLE):
-            connection.deadline = min(connection.deadline, time.monotonic() + STOPPING_KEEPALIVE_SECONDS)
+            connection.deadline = min(connection.deadline, time.monotonic() + self._stopping_keepalive)
         while (self._answering or len(self._connections)) and time.monotonic() < ends:
             self._run_once(0.1)
         # Nothing else is closed: a thread that is still at work may write to the queue, and its descriptor
         # could be that of another file by then.
         self.tpool.shutdown(wait=False)
+
+    @property
+    def _stopping_keepalive(self) -> float:
+        return STOPPING_PROXY_KEEPALIVE_SECONDS if self._trusted_proxies else STOPPING_KEEPALIVE_SECONDS
 
     def accept(self, listener: Any, most: int | None = None) -> None:
         """Take what other workers should not have instead, or, if told how many, so many in any case."""
@@ -325,7 +330,7 @@ class RequestLoop(WaitingLoop):
         now = time.monotonic()
         is_known = connection.user is not None or self._trusted_proxies  # a proxy's may be anybody's next
         seconds = KEEPALIVE_SECONDS if is_known else STRANGER_KEEPALIVE_SECONDS
-        connection.deadline = now + (seconds if self.alive else STOPPING_KEEPALIVE_SECONDS)
+        connection.deadline = now + (seconds if self.alive else self._stopping_keepalive)
         connection.begin_next_request(now)
         self._go_on_receiving(connection)
 

@@ -9,7 +9,7 @@ from collections.abc import Collection, Sequence
 
 from argon2 import PasswordHasher
 from argon2.exceptions import InvalidHashError, VerificationError
-from sqlalchemy import CursorResult, Select, bindparam, delete, select, update
+from sqlalchemy import Select, bindparam, delete, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
@@ -42,7 +42,8 @@ USER_OF_LOGIN = Statement(
         UserRow.disabled_at.is_(None),
     )
 )
-SETUP_LINK_USED = "This set-up link was used already or is not the newest one."
+SETUP_LINK_USED = "There is an account already, or this set-up link is an old one."
+MOST_SETUP_LINKS = 8
 
 
 class Accounts:
@@ -201,17 +202,21 @@ class Accounts:
             end_login(db, token, request_id)
 
     def new_setup_token(self) -> str | None:
-        """A new token for the first account, in place of any older one. None if there is an account."""
+        """A new token for the first account; older ones go on working, because another host that starts at
+        the same time prints its own. None if there is an account.
+        """
         with self._db.writing() as db:
             if not _has_no_users(db):
                 return None
             token = secrets.token_urlsafe(32)
-            db.execute(delete(SetupLink))
             db.add(SetupLink(digest=digest_of(token), created_at=self._db.clock.utc_now()))
+            db.flush()
+            newest = select(SetupLink.digest).order_by(SetupLink.created_at.desc()).limit(MOST_SETUP_LINKS)
+            db.execute(delete(SetupLink).where(SetupLink.digest.not_in(newest)))
             return token
 
     def knows_setup_token(self, token: str) -> bool:
-        """Whether it can be used: it is the newest one, and there is no account yet."""
+        """Whether it can be used: it is one of the newest, and there is no account yet."""
         with self._db.reading() as db:
             return db.get(SetupLink, digest_of(token)) is not None and _has_no_users(db)
 
@@ -223,15 +228,18 @@ class Accounts:
         old_token: str | None = None,
         origin: Origin = NOWHERE,
     ) -> tuple[User, str]:
-        """Use up the link and make the operator, in one transaction. If two people try, only one succeeds."""
+        """Make the operator and use up all links, in one transaction. If two people try, with the same link
+        or another one, only one succeeds.
+        """
         if not self.knows_setup_token(token):
             raise NotFound(SETUP_LINK_USED)  # Before the costly hash, which anybody could ask for otherwise.
         clean = check_name(name, "user")
         check_password(password, clean)
         hashed = self.hash(password)
         with self._db.writing() as db:
-            used = db.execute(delete(SetupLink).where(SetupLink.digest == digest_of(token)))
-            if not isinstance(used, CursorResult) or used.rowcount != 1 or not _has_no_users(db):
+            user_changes.lock_accounts(db)
+            links = set(db.scalars(delete(SetupLink).returning(SetupLink.digest)))
+            if digest_of(token) not in links or not _has_no_users(db):
                 raise NotFound(SETUP_LINK_USED)
             by = RequestScope(request_id=origin.request_id)
             user = user_changes.add_user(db, by, clean, hashed, "default", "operator")

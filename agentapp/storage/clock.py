@@ -138,6 +138,12 @@ class DatabaseClock:  # agentapp: shared ok - a reading takes the place of the o
         apart = f"{abs(ahead):.1f} s {'ahead of' if ahead > 0 else 'behind'} the database server's"
         return f"this host's clock is {apart}: keep both in step (NTP)"
 
+    def problem_by(self, connection: Connection) -> str | None:
+        """The same after another look at the database's clock."""
+        if self._ask is not None:
+            self.read(connection.exec_driver_sql)
+        return self.problem()
+
 
 def now_in(db: Session) -> datetime:
     """The time for what is stored in this transaction."""

@@ -106,8 +106,8 @@ class Database:
         The scope's reading connection is given back first. If every thread kept one while it waited
         for a second, the pool would run empty and all of them would wait for ever.
         """
-        self.release()
         self._require_usable()
+        self.release()
         with self._wait_observed() as wait, self._permit(), translating_errors(self.disk):
             try:
                 with self._writers.begin() as db:

@@ -43,9 +43,9 @@ def check_new_name(clean: str, kind: str, existing: Iterable[str]) -> None:
             f"A {kind} name has letters of one alphabet only, such as all Latin or all Cyrillic,"
             " and no digits of another one."
         )
-    looks = _look_of(clean)
+    looks = look_of(clean)
     for other in existing:
-        if other != clean and _look_of(other) == looks:
+        if other != clean and look_of(other) == looks:
             # Not which one: an admin who adds a user must not read names of another tenant.
             raise BadRequest(f"There is already a {kind} whose name looks the same.")
 
@@ -55,7 +55,7 @@ def lengths_of_lookalikes(clean: str) -> tuple[int, int]:
 
     So that not every name there is has to be compared.
     """
-    look = _look_of(clean)
+    look = look_of(clean)
     return len(look) - sum(look.count(long) for _, long in PAIRS), len(look)
 
 
@@ -66,7 +66,7 @@ def _script_of(character: str) -> str:
     return name.partition(" ")[0].removesuffix("-INDIC")
 
 
-def _look_of(name: str) -> str:
+def look_of(name: str) -> str:
     """The same text for names that look the same."""
     if not name.isascii():
         name = unicodedata.normalize("NFKC", name).casefold()

@@ -116,6 +116,8 @@ class Readiness:  # agentapp: shared ok - what was found last is replaced as a w
                 for check in CHECKS:
                     if (problem := check(self._db, connection)) is not None:
                         return problem, ""
+                if (wrong := self._db.clock.problem_by(connection)) is not None:
+                    return f"clock: {wrong}", ""
         except exc.DBAPIError as error:
             return "database: it cannot be reached or used", first_line(error)
         return None, ""

@@ -9,6 +9,8 @@ from pathlib import Path
 from sqlalchemy import Connection, Engine, exc, inspect, text
 
 from agentapp.errors import SettingError, StartError, StorageUnavailable
+from agentapp.storage.away import is_away
+from agentapp.storage.copying.marker import UNFINISHED, is_marked
 from agentapp.storage.engines import make_engine
 from agentapp.storage.migration_lock import (
     IN_USE,
@@ -81,6 +83,8 @@ def problem_in(connection: Connection) -> str | None:
     """The same, of a database that is open."""
     if _lacks_full_text(connection):
         return NO_FULL_TEXT
+    if is_marked(connection):
+        return UNFINISHED
     revision = revision_of(connection)
     if revision is None:
         return MISSING
@@ -99,22 +103,38 @@ def revision_of(connection: Connection) -> str | None:
 
 @contextmanager
 def migrating(url: str) -> Iterator[Connection]:
-    """One transaction to change the schema in. A second process waits, then finds the schema changed."""
+    """One transaction to change the schema in. A second process waits, then finds the schema changed. Raises
+    `StorageUnavailable` if it helps to wait for the database.
+    """
     engine = engine_for(url)
     try:
-        with engine.connect().execution_options(agentapp_writes=True, agentapp_migrates=True) as connection:
+        connection = _connected(engine).execution_options(agentapp_writes=True, agentapp_migrates=True)
+        with connection:
             _prepare_sqlite(connection)
             with connection.begin():
                 if _lacks_full_text(connection):
                     raise StartError(NO_FULL_TEXT)
                 take_migration_lock(connection)
+                if is_marked(connection):
+                    raise StartError(UNFINISHED)
                 yield connection
     except exc.DBAPIError as error:
         if waited_too_long(error):
             raise TablesInUse(f"cannot migrate the database: {IN_USE}") from error
+        if error.connection_invalidated:  # such as a server that was stopped: nothing was changed
+            raise StorageUnavailable(f"the database went away: {first_line(error)}") from error
         raise StartError(f"cannot migrate the database: {first_line(error)}") from error
     finally:
         engine.dispose()
+
+
+def _connected(engine: Engine) -> Connection:
+    try:
+        return engine.connect()
+    except exc.DBAPIError as error:
+        if engine.dialect.name == "postgresql" and is_away(error):
+            raise StorageUnavailable(f"cannot reach the database: {first_line(error)}") from error
+        raise
 
 
 def needs_migration(connection: Connection) -> bool:

@@ -63,7 +63,7 @@ class Feed:
 
     @property
     def is_over(self) -> bool:
-        """Whether no more comes. Where the turn is played, its end is stored then."""
+        """Whether no more comes. Where the turn is played, its end is stored then, unless that has failed."""
         return self._ended or any(isinstance(each.event, TurnCompleted) for each in self._events[-1:])
 
     @property

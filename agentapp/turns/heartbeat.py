@@ -16,7 +16,7 @@ from agentapp.logs import described
 from agentapp.telemetry import Telemetry
 
 TICK_SECONDS = 0.25  # while there is work: a stop that came to another worker is noticed within that time
-IDLE_SECONDS = 2.0  # while there is none; and how often the slow jobs run
+IDLE_SECONDS = 2.0  # while there is none; and how often the slow jobs run. After a failure, half of it
 # After a beat that took long, the next one waits for so many times as long: with many turns at work it takes
 # long because everything does, and must not slow them down more.
 REST = 4
@@ -158,27 +158,30 @@ class Heartbeat:  # agentapp: shared ok - changed by its own thread alone, and o
         while not self._closing.is_set():
             self._wake.clear()
             self._due = due
-            began, busy = time.monotonic(), False
+            began, busy, has_failed = time.monotonic(), False, False
             try:
                 busy = self.beat(due)
                 self._is_away = False
             except Exception as error:
+                has_failed = True
                 self._on_failure()
                 if not hasattr(error, "__notes__"):  # not of a job, which has told it
                     self._tell(error)
             self._due = None
-            due = self._rest(busy, time.monotonic() - began)
+            due = self._rest(busy, has_failed, time.monotonic() - began)
 
-    def _rest(self, busy: bool, took: float) -> float:
+    def _rest(self, busy: bool, has_failed: bool, took: float) -> float:
         """Wait for the next beat, after one that ``took`` so many seconds. When that one should begin."""
-        ended = time.monotonic()
+        ended, idle = time.monotonic(), IDLE_SECONDS
+        if has_failed:  # when the database is back, others wait for what this worker has to store
+            idle /= 2
         if busy:
             pause = min(max(TICK_SECONDS, REST * took), max(TICK_SECONDS, IDLE_SECONDS))
             self._closing.wait(pause)
             return ended + pause
-        if self._wake.wait(IDLE_SECONDS):
+        if self._wake.wait(idle):
             return max(ended, self._woken_at)
-        return ended + IDLE_SECONDS
+        return ended + idle
 
 
 @dataclass(frozen=True, slots=True)

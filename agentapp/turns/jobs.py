@@ -11,21 +11,20 @@ from agentapp.isolation import Binder, Scope
 from agentapp.logs import described
 from agentapp.turns.abandoned import interrupt_abandoned
 from agentapp.turns.draining import Draining
-from agentapp.turns.ends import TurnEnds
+from agentapp.turns.ends import Settlement, TurnEnds
 from agentapp.turns.feed import Subscriptions
 from agentapp.turns.leases import Leases
 from agentapp.turns.live_bus import LiveBus
 from agentapp.turns.local import LocalTurn, LocalTurns
 from agentapp.turns.remote import RemoteTurns
-from agentapp.turns.settlement import Settlement
 from agentapp.turns.stores import LiveTurnStore, LoginStore, SearchIndex, TurnStore
 from agentapp.turns.unstored import UnstoredEnds
 
 RENEWALS_PER_LEASE = 4
+# How often events are stored while the live bus carries them. What was said since is lost, and costs nobody,
+# if the worker is killed.
+SECONDS_WITH_BUS = 1.0
 STORING_SECONDS = 2.0  # in one beat, of what waited for the database
-# How often events are stored while the live bus carries them. What was said since is lost if a worker is
-# killed.
-SECONDS_WITH_BUS = 2.0
 
 log = logging.getLogger(__name__)
 

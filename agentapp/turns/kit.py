@@ -19,10 +19,9 @@ from agentapp.guardrails.admission import MaxCost, Reservation
 from agentapp.guardrails.guard import Guardrails
 from agentapp.isolation import Scope
 from agentapp.telemetry import Telemetry
-from agentapp.turns.ends import TurnEnds
+from agentapp.turns.ends import EndedTurn, Settlement, TurnEnds
 from agentapp.turns.leases import Leases
 from agentapp.turns.live_agents import LiveAgents
-from agentapp.turns.settlement import EndedTurn, Settlement
 from agentapp.turns.stores import TurnStore
 from agentapp.turns.uncounted import UncountedTurns
 from agentapp.turns.unstored import UnstoredEnds

@@ -51,7 +51,8 @@ class Stop:
 @dataclass(frozen=True, slots=True)
 class Piece:
     """To a worker that follows a turn: events of it, the first of which has the number ``first``. There are
-    none if the worker asked and nothing is new. ``is_over`` says that the database has the turn's end.
+    none if the worker asked and nothing is new. ``is_over`` says that no more comes: mostly the database has
+    the turn's end then.
     """
 
     turn_id: str

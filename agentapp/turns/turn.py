@@ -34,11 +34,11 @@ from agentapp.events import Rendered, Status, Text, TurnCompleted, TurnResult, T
 from agentapp.isolation import Scope
 from agentapp.logs import described
 from agentapp.turns.abandoned import find_running
+from agentapp.turns.ends import EndedTurn, Settlement
 from agentapp.turns.feed import Feed, NumberedEvent
 from agentapp.turns.history import history
 from agentapp.turns.kit import TurnKit
 from agentapp.turns.live_agents import without_frames
-from agentapp.turns.settlement import EndedTurn, Settlement
 from agentapp.turns.stores import ChatTransaction
 from agentapp.turns.turn_reports import report_beginning, report_end
 from agentapp.turns.values import (

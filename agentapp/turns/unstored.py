@@ -7,7 +7,7 @@ import logging
 import threading
 from collections.abc import Collection
 
-from agentapp.turns.settlement import EndedTurn, Settlement
+from agentapp.turns.ends import EndedTurn, Settlement
 
 # Of one worker. While the database is away no turn begins, so there are never more than it has threads.
 MAX_ENDS = 1_000

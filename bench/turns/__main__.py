@@ -14,6 +14,8 @@ Systems
   sqlite        agentapp serve, as shipped
   postgres      the same on PostgreSQL, on this machine; postgres+5ms over a line on which a round trip takes
                 5 ms more, postgres+0ms over the same line without that
+  redis         PostgreSQL and Redis. With -x2 behind its name (postgres-x2, redis-x2) any of these is two
+                hosts, each with its own workers, and half of the people send to each
   The first two run on gunicorn's gthread with as many workers and threads as agentapp has by default.
   chainlit      a Chainlit app that forwards a message with the SDK and stores nothing. A session is an open
                 tab with a WebSocket of its own. One process: it is all that Chainlit supports
@@ -27,6 +29,9 @@ What (by default all)
                 messages, cold and warm. AGENTAPP_RATE_SESSION, _USER and _TENANT are off: 20 messages a
                 minute in a chat is what the product allows, and not how fast it is.
   postgres      the same with 32 sessions: who waits for a lock, statements and round trips a turn
+  locks         on PostgreSQL, with --sessions sessions in 8 tenants: of all who wait for a lock, who waits
+                for one that another tenant's turn holds. Each transaction carries the name of its tenant,
+                which the product does not send, so nothing else is measured here
   streams       128 and 300 streams of 40 words, one each 0.25 s, on a server that has answered before
   burst         300, 500 and 1,000 such streams (--at-once), begun at once at the moment at which a cold
                 server first answers. Default settings, and nothing is switched off: they are of 1,000 users
@@ -57,7 +62,7 @@ from bench.turns.processes import allow_open_files
 from bench.turns.runs import RunFailed
 from bench.turns.systems import System, Systems
 
-WHAT = ("plain", "postgres", "streams", "burst", "memory", "parts")
+WHAT = ("plain", "postgres", "locks", "streams", "burst", "memory", "parts")
 ALL_SYSTEMS = "bare,naive,sqlite,postgres,postgres+5ms"
 
 

@@ -52,7 +52,11 @@ class Figures:
 
     def _ratios(self, base: str) -> list[str]:
         """Of runs that were made right after each other; in brackets the worst of them."""
-        others = [name for name in self.systems if name != base and (base == BARE or "postgres" in name)]
+        others = [
+            name
+            for name in self.systems
+            if name != base and (base == BARE or name.startswith(("postgres", "redis")))
+        ]
         found = []
         for row, values in self.rows.items():
             if base not in row.bases or base not in values:

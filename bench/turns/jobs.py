@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from bench.turns import burst, memory, plain, streams
+from bench.turns import burst, locks, memory, plain, streams
 from bench.turns.figures import Figures
 from bench.turns.systems import System, Systems
 
@@ -34,6 +34,9 @@ def jobs(options: argparse.Namespace) -> list[Job]:
         measure = partial(plain.measure, sessions=n, seconds=options.seconds)
         often = options.repeat if n in MOST_REPEATED else options.repeat_others
         found.append(Job(f"plain, {n} sessions", often, measure, chosen))
+    for n in options.sessions if "locks" in what else ():
+        measure = partial(locks.measure, sessions=n, seconds=options.seconds)
+        found.append(Job(f"locks, {n} sessions", options.repeat_others, measure, _on_postgres))
     others: list[tuple[str, Callable[..., None]]] = []
     if "streams" in what:
         others += [(f"{n} streams", partial(streams.measure, streams=n)) for n in options.streams]
@@ -54,6 +57,10 @@ def _all(system: System) -> bool:
 
 def _direct(system: System) -> bool:
     return system.link is None
+
+
+def _on_postgres(system: System) -> bool:
+    return system.postgres is not None and system.link is None
 
 
 def _agentapp(system: System) -> bool:

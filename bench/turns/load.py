@@ -36,12 +36,17 @@ class Crowd:
         self._turns = [0] * len(plan.people)
 
     async def wait_until_up(self) -> float:
-        """When the first answer came."""
+        """When all hosts had answered."""
+        for port in self._plan.ports:
+            answered = await self._wait_until_up(port)
+        return answered
+
+    async def _wait_until_up(self, port: int) -> float:
         ends = time.monotonic() + START_SECONDS
         request = f"GET {self._plan.ready_path} HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n"
         while time.monotonic() < ends:
             try:
-                connection = await connected(self._plan.port)
+                connection = await connected(port)
                 if (await connection.ask(request.encode(), 5)).status == 200:
                     return time.monotonic()
             except OSError:
@@ -122,7 +127,8 @@ class Crowd:
         try:
             connection = self._connections[n]
             if connection is None or not connection.is_open:
-                connection = self._connections[n] = await self._way.connected(self._plan.port)
+                port = self._plan.ports[n % len(self._plan.ports)]
+                connection = self._connections[n] = await self._way.connected(port)
             answer = await connection.ask(request, phase.timeout)
         except OSError as exc:
             answer = Answer(0, b"", b"", time.monotonic(), None, type(exc).__name__)

@@ -45,7 +45,7 @@ def measure(systems: Systems, system: System, figures: Figures, sessions: int, s
 def add_figures(figures: Figures, system: str, what: str, found: Run) -> None:
     loop = found.outcomes[1]
     times, count = [each.took * 1000 for each in loop.whole], max(1, len(loop.whole))
-    bases = (BARE, "sqlite", "postgres")
+    bases = (BARE, "sqlite", "postgres", "redis")
     figures.add(
         system, Row(what + "turns/s", more_is_better=True, bases=bases), len(loop.whole) / loop.seconds
     )

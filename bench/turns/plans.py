@@ -38,7 +38,7 @@ class Phase:
 
 @dataclass(frozen=True)
 class Plan:
-    port: int
+    ports: list[int]  # of each host one; people share them out
     bench_pid: int  # of which all processes of the bench come, but not PostgreSQL's
     group: int  # the server's process group
     database_pid: int  # 0 if the database is a part of the server

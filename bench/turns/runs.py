@@ -50,7 +50,7 @@ def run(
     with systems.serving(system, env or {}, is_empty=is_empty) as running:
         most = max((phase.people for phase in phases), default=0)
         plan = Plan(
-            running.port,
+            running.ports,
             os.getpid(),
             running.pid,
             running.database_pid,

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import compileall
 import secrets
+import shlex
 import shutil
 import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -24,6 +25,7 @@ from bench.turns.plans import Person
 from bench.turns.postgres import Postgres, SlowLink
 from bench.turns.processes import ROOT
 from bench.turns.starting import started
+from tests.support.redis_server import redis_server
 from tests.support.server import SCRIPTS, free_port
 
 OPTIONS = settings_of(ServerOptions)
@@ -37,7 +39,7 @@ class Running:
     """A server that was just started and may not answer yet."""
 
     pid: int
-    port: int
+    ports: list[int]  # of each host one
     began: float  # on the monotonic clock
     directory: Path
     database_url: str = ""  # for this process: not over the slow line
@@ -70,6 +72,9 @@ class System:
     link: SlowLink | None = None
     peer: Peer | None = None
     scripts: Path = SCRIPTS
+    hosts: int = 1
+    has_redis: bool = False
+    app: str = ""  # in place of the shipped one, as ``module:name``
 
     @property
     def is_agentapp(self) -> bool:
@@ -89,10 +94,20 @@ class System:
             return self.peer.ready_path
         return "/livez" if self.is_agentapp else "/"
 
-    def command(self, port: int) -> list[str]:
+    def command(self, ports: list[int]) -> list[str]:
+        """Of one process, in whose process group all others are."""
+        if self.hosts > 1:
+            serve = [shlex.join(self._command(port)) for port in ports]
+            return ["sh", "-c", f"{' & '.join(serve)} & wait"]
+        return self._command(*ports)
+
+    def _command(self, port: int) -> list[str]:
         if self.peer:
             return self.peer.command(self.scripts, port, WORKERS)
         address = f"127.0.0.1:{port}"
+        if self.app:
+            served = ["-c", str(ROOT / "gunicorn.conf.py"), "--pythonpath", str(ROOT), self.app]
+            return ["env", f"AGENTAPP_BIND={address}", str(self.scripts / "gunicorn"), *served]
         if self.is_agentapp:
             return [str(self.scripts / "agentapp"), "serve", "--bind", address]
         size = ["--workers", WORKERS, "--threads", THREADS, "--bind", address]
@@ -105,9 +120,17 @@ class System:
         if self.postgres is None:
             yield f"sqlite:///{directory}/instance/agentapp.sqlite3" if self.is_agentapp else "", {}
             return
-        with self.postgres.database() as url:
+        with self.postgres.database() as url, self._redis() as variables:
             over = self.postgres.url_over(self.link, url) if self.link else url
-            yield url, {"AGENTAPP_DATABASE_URL": over}
+            yield url, {"AGENTAPP_DATABASE_URL": over, **variables}
+
+    @contextmanager
+    def _redis(self) -> Iterator[dict[str, str]]:
+        if not self.has_redis:
+            yield {}
+            return
+        with redis_server() as redis:
+            yield {"AGENTAPP_REDIS_URL": redis.url}
 
 
 class Systems:
@@ -122,6 +145,9 @@ class Systems:
         held.enter_context(started(model, ROOT, home / "model.txt"))
 
     def make(self, name: str) -> System:
+        base, _, hosts = name.partition("-x")
+        if hosts:
+            return replace(self.make(base), name=name, hosts=int(hosts))
         kind, _, milliseconds = name.removesuffix("ms").partition("+")
         match kind:
             case "bare":
@@ -137,6 +163,9 @@ class Systems:
                 postgres, directory, found = self._on_postgres
                 link = postgres.link(float(milliseconds)) if milliseconds else None
                 return System(name, found, directory, postgres, link)
+            case "redis":
+                postgres, directory, found = self._on_postgres
+                return System(name, found, directory, postgres, has_redis=True)
         if peer := PEERS.get(name):
             return self._of_others(peer)
         raise SystemExit(f"no such system: {name}")
@@ -159,7 +188,8 @@ class Systems:
     @contextmanager
     def serving(self, system: System, env: Mapping[str, str], *, is_empty: bool = False) -> Iterator[Running]:
         """In a fresh directory, which may be empty; all is gone at the end, whatever happens."""
-        port, directory = free_port(), self._home / f"{system.name}-{secrets.token_hex(4)}"
+        ports = [free_port() for _ in range(system.hosts)]
+        directory = self._home / f"{system.name}-{secrets.token_hex(4)}"
         directory.mkdir()
         if system.prepared and not is_empty:
             shutil.copytree(system.prepared, directory, dirs_exist_ok=True)
@@ -170,9 +200,9 @@ class Systems:
         try:
             with system.database(directory) as (url, variables):
                 began, pid = time.monotonic(), system.postgres.pid if system.postgres else 0
-                command = system.command(port)
+                command = system.command(ports)
                 variables = {**model, **system.env, **variables, **env}
                 with started(command, directory, directory / LOG, variables) as server:
-                    yield Running(server, port, began, directory, url, pid)
+                    yield Running(server, ports, began, directory, url, pid)
         finally:
             shutil.rmtree(directory, ignore_errors=True)

@@ -13,6 +13,7 @@ import pytest
 import yaml
 from flask import Flask
 
+from agentapp.storage.clock import MOST_APART_SECONDS
 from agentapp.telemetry.alerts import SEVERITIES
 from agentapp.telemetry.catalogue import READ_FROM_DATABASE
 from agentapp.telemetry.conditions import LATE_SECONDS
@@ -98,6 +99,7 @@ def test_a_rule_has_the_same_limit_as_the_server() -> None:
     queries = {rule["labels"]["condition"]: rule["expr"] for rule in RULES}
     assert f'le="{SLOW_RESET_SECONDS}"' in queries["reset-slow"]
     assert f"> {LATE_SECONDS:g}" in queries["heartbeat-late"]
+    assert f"> {MOST_APART_SECONDS:g}" in queries["clock-wrong"]
 
 
 @promtool

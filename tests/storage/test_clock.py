@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -169,10 +170,10 @@ def test_every_new_connection_tells_the_time(db: Database) -> None:
 
 @only_postgresql
 def test_the_connection_that_told_the_time_is_in_no_transaction(db: Database) -> None:
-    with db._postgres._borrowed() as borrowed:
-        assert borrowed.dbapi_connection is not None
-        assert borrowed.dbapi_connection.autocommit is False
-        assert borrowed.dbapi_connection.info.transaction_status.name == "IDLE"
+    borrowed = db.engine.raw_connection()
+    driver: Any = borrowed.dbapi_connection
+    assert (driver.autocommit, driver.info.transaction_status.name) == (False, "IDLE")
+    borrowed.close()
 
 
 @only_postgresql

@@ -482,7 +482,7 @@ def test_missing_driver_is_said_plainly(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_server_that_is_away_is_said_plainly() -> None:
-    with pytest.raises(StartError, match=r"^cannot migrate the database: .*$"):
+    with pytest.raises(StorageUnavailable, match=r"^cannot reach the database: .*$"):
         migrate.upgrade("postgresql+psycopg://nobody@127.0.0.1:1/none")
 
 

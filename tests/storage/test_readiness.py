@@ -21,6 +21,7 @@ from agentapp.config import Settings
 from agentapp.errors import DiskFull
 from agentapp.isolation import ThreadBinder
 from agentapp.storage import readiness
+from agentapp.storage.clock import Reading
 from agentapp.storage.db import Database
 from agentapp.storage.postgres_options import PostgresOptions
 from agentapp.storage.readiness import NO_ANSWER, Readiness
@@ -114,6 +115,27 @@ def test_a_file_that_this_user_cannot_write_is_not_ready(database_url: str, tmp_
     process.start()
     assert str(told.get()).startswith("writable: the database's file or its directory cannot be written")
     process.join(10)
+
+
+@only_postgresql
+def test_a_host_whose_clock_is_wrong_is_not_ready(database_url: str) -> None:
+    with asked(database_url) as (db, found):
+        assert found.problem() is None
+        for ahead, where in ((30.0, "30.0 s ahead of"), (-1.5, "1.5 s behind")):
+            db.clock._wall = lambda ahead=ahead: time.time() + ahead  # type: ignore[misc]
+            told = f"clock: this host's clock is {where} the database server's: keep both in step (NTP)"
+            assert found.problem() == told
+        db.clock._wall = time.time
+        assert found.problem() is None
+
+
+@only_postgresql
+def test_whether_the_clock_is_wrong_is_looked_at_anew_each_time(database_url: str) -> None:
+    """Also while the heartbeat hangs. What was read before is of a clock that was an hour ahead."""
+    with asked(database_url) as (db, found):
+        db.clock.now()
+        db.clock._reading = Reading(db.clock._reading.ahead + 3600, 0.0, db.clock._reading.at)
+        assert found.problem() is None
 
 
 def test_a_read_only_database_is_not_ready(server: PostgresServer) -> None:

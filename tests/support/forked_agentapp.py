@@ -9,11 +9,13 @@ gunicorn.conf.py, which imports all of agentapp anew. Only passwords are hashed 
 from __future__ import annotations
 
 import atexit
+import ctypes
 import functools
 import gc
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -45,15 +47,25 @@ LIBRARIES = (
 )
 POLL_SECONDS = 0.01
 
+# Of Linux.
+NEW_MOUNTS, NEW_PIDS = 0x00020000, 0x20000000
+SHARED_WITH_NOBODY = 0x4000 | 0x40000
+SIGNAL_AT_PARENTS_DEATH = 1
+
 
 class ForkedAgentapp:
-    """A running `agentapp` with these arguments, as the part of `subprocess.Popen` that tests use."""
+    """A running `agentapp` with these arguments, as the part of `subprocess.Popen` that tests use.
 
-    def __init__(self, *arguments: str, directory: Path, log: Path, env: Mapping[str, str]) -> None:
+    ``as_host``: it is the first process of a PID namespace, and what is started is the parent of that.
+    """
+
+    def __init__(
+        self, *arguments: str, directory: Path, log: Path, env: Mapping[str, str], as_host: bool = False
+    ) -> None:
         self._parent = _parent()
         self._arguments = arguments
         self.returncode: int | None = None
-        self.pid: int = self._parent.ask([str(directory), str(log), dict(env), arguments])
+        self.pid: int = self._parent.ask([str(directory), str(log), dict(env), arguments, as_host])
 
     def poll(self) -> int | None:
         if self.returncode is None:
@@ -136,7 +148,7 @@ def make_passwords_cheap() -> None:
     argon2.PasswordHasher = lambda **_: hasher  # type: ignore[assignment, misc]
 
 
-def run(directory: str, log: str, env: dict[str, str], arguments: list[str]) -> NoReturn:
+def run(directory: str, log: str, env: dict[str, str], arguments: list[str], as_host: bool) -> NoReturn:
     os.setsid()
     os.chdir(directory)
     os.environ.clear()
@@ -146,6 +158,8 @@ def run(directory: str, log: str, env: dict[str, str], arguments: list[str]) -> 
     for source, standard in ((os.open(os.devnull, os.O_RDONLY), 0), (output, 1), (output, 2)):
         os.dup2(source, standard)
     os.closerange(3, 100)
+    if as_host:
+        enter_own_namespaces()
     os.execve = functools.partial(become_gunicorn, directory)
     code = 1
     try:
@@ -158,6 +172,24 @@ def run(directory: str, log: str, env: dict[str, str], arguments: list[str]) -> 
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
+
+
+def enter_own_namespaces() -> None:
+    """As `unshare --pid --fork --mount-proc --kill-child` does. Only the child returns; the parent waits for
+    it and ends as it did.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.unshare(NEW_MOUNTS | NEW_PIDS):
+        raise OSError(ctypes.get_errno(), "unshare")
+    child = os.fork()
+    if child:
+        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        os._exit(code if code >= 0 else 128 - code)
+    libc.prctl(SIGNAL_AT_PARENTS_DEATH, signal.SIGKILL)
+    libc.mount(b"none", b"/", None, SHARED_WITH_NOBODY, None)
+    for kind, place in ((b"proc", b"/proc"), (b"tmpfs", b"/dev/shm")):
+        if libc.mount(kind, place, kind, 0, None):
+            raise OSError(ctypes.get_errno(), f"mount {place.decode()}")
 
 
 def become_gunicorn(directory: str, _path: str, command: list[str], env: dict[str, str]) -> None:

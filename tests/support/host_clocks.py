@@ -14,8 +14,10 @@ import pytest
 from tests.support.server import SCRIPTS, Server, server
 from tests.support.server_users import OFF
 
-# Of a namespace that is gone, nothing goes on running.
-APART = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc")
+# Of a namespace that is gone, nothing goes on running. What faketime leaves in /dev/shm goes with it too: its
+# names have the number of a process in them, which is the same one in each namespace.
+NAMESPACE = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc", "--")
+APART = (*NAMESPACE, "sh", "-c", 'mount -t tmpfs none /dev/shm && exec "$@"', "sh")
 # Of Debian's package "faketime". It is loaded into every process of the host.
 LIBRARY = "libfaketimeMT.so.1"
 # With it, `time.sleep` fails: it takes the steady clock's time, at which the sleep ends, for a date.

@@ -10,8 +10,11 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
+from agentapp.app import create_app
 from agentapp.errors import StorageUnavailable
+from agentapp.turns import turn
 from tests.support import charging_scenarios
 from tests.support.http_client import Broken, Event, Stream, Visitor
 from tests.support.postgres_server import PostgresServer
@@ -93,6 +96,12 @@ class Watch:
                     self.not_ready.append((time.monotonic(), status))
 
 
+def impatient() -> Any:
+    """The application; a turn whose end cannot be stored frees its thread after a moment."""
+    turn.SAVE_RETRY_SECONDS = (0.2,)
+    return create_app()
+
+
 def stopped_for(seconds: float, mode: str) -> Outage:
     def run(postgres: PostgresServer) -> None:
         postgres.stop("immediate" if mode == "immediate" else "fast")
@@ -117,8 +126,9 @@ def outages(
     these: Sequence[Outage],
     sessions: int = 16,
     longest: int = 40,
+    watched: float = HEALTHY_SECONDS,
 ) -> Found:
-    """One after the other, each in the middle of answers."""
+    """One after the other, each in the middle of answers, and at least ``watched`` seconds after the last."""
     found, over = Found(), threading.Event()
     places = installation.seats(sessions)
     talks = [Patient(seat, installation.words, leaving=0.1, longest=longest) for seat in places]
@@ -135,7 +145,7 @@ def outages(
                 outage(postgres)
                 back_at.append(time.monotonic())
                 stops.append(begin_and_stop(found, stopper) - back_at[-1])
-                time.sleep(max(0.0, back_at[-1] + HEALTHY_SECONDS - time.monotonic()))
+                time.sleep(max(0.0, back_at[-1] + watched - time.monotonic()))
             crew.hear_out()
     finally:
         over.set()

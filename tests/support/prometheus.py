@@ -10,7 +10,7 @@ from agentapp.telemetry.catalogue import METRICS, PREFIX, READ_FROM_DATABASE, Me
 
 OF_THE_SCRAPE = {"job", "instance"}
 WORDS = {"sum", "min", "max", "avg", "count", "by", "without", "on", "or", "and", "unless", "ignoring"}
-WORDS |= {"rate", "increase", "histogram_quantile", "absent", "clamp_min", "vector", "time"}
+WORDS |= {"rate", "increase", "histogram_quantile", "absent", "abs", "clamp_min", "vector", "time"}
 
 TOKEN = re.compile(
     r"""

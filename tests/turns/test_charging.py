@@ -13,7 +13,7 @@ from agentapp.agents.provider import ModelCall, Reply
 from agentapp.errors import StorageUnavailable, TurnStopped
 from agentapp.events import Usage
 from agentapp.isolation import Scope
-from agentapp.turns.settlement import Settlement
+from agentapp.turns.ends import Settlement
 from agentapp.turns.values import Spent
 from agentapp.web.parts import Parts
 from tests.support.scripted import hands_over

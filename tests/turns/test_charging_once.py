@@ -22,11 +22,12 @@ from agentapp.storage.models import ChargedTurn, LiveTurn
 from agentapp.storage.models import Turn as TurnRow
 from agentapp.storage.owned import owned_by
 from agentapp.turns import jobs
+from agentapp.turns.ends import Settlement
 from agentapp.turns.heartbeat import Job
 from agentapp.turns.jobs import InterruptAbandonedTurns, WriteEvents
 from agentapp.turns.kit import TurnKit
+from agentapp.turns.live_bus import NoLiveBus
 from agentapp.turns.local import LocalTurn, LocalTurns
-from agentapp.turns.settlement import Settlement
 from agentapp.turns.turn import Turn
 from agentapp.web.parts import Parts
 from tests.support.databases import only_postgresql
@@ -101,7 +102,7 @@ def test_what_is_not_shown_is_charged_though_the_worker_dies(parts: Parts, scope
     models = [ThinksOfATool() for _ in range(3)]
     chats = [scope, *(scope.within(parts.chats.create(scope).id) for _ in models[1:])]
     local, wrote = LocalTurns(parts.binder), list[str]()
-    job = WriteEvents(parts.turns.live, local, parts.turns.kit.leases)
+    job = WriteEvents(parts.turns.live, local, parts.turns.kit.leases, NoLiveBus())
 
     def note(statement: str, parameters: Any) -> None:
         if statement.startswith(("INSERT", "UPDATE", "DELETE")):

@@ -53,7 +53,9 @@ def redis_url(request: pytest.FixtureRequest) -> str | None:
 
 
 # For what is the same with a Redis and without.
-with_and_without_redis = pytest.mark.parametrize("redis_url", [None, "redis"], indirect=True)
+with_and_without_redis = pytest.mark.parametrize(
+    "redis_url", [None, "redis"], ids=["plain", "redis"], indirect=True
+)
 
 
 @pytest.fixture

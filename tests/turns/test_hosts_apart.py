@@ -35,7 +35,7 @@ DAY = 86_400.0
 pytestmark = only_postgresql
 
 
-@pytest.fixture(params=[30.0, 3 * DAY], ids=["30 s", "3 days"])
+@pytest.fixture(params=[30.0, 3 * DAY], ids=["30s", "3days"])
 def apps(
     request: pytest.FixtureRequest,
     settings: Settings,

@@ -25,10 +25,10 @@ from agentapp.storage.models import LiveTurn
 from agentapp.storage.owned import owned_by
 from agentapp.storage.turns import SqlTurnStore
 from agentapp.turns.abandoned import interrupt_abandoned
+from agentapp.turns.ends import Settlement
 from agentapp.turns.feed import Subscription
 from agentapp.turns.jobs import StoreUnstoredEnds
 from agentapp.turns.service import TurnService
-from agentapp.turns.settlement import Settlement
 from agentapp.turns.turn import SAVED_LATER
 from agentapp.turns.values import NewMessage
 from agentapp.web.parts import Parts

@@ -46,10 +46,10 @@ from agentapp.guardrails.cell import Key
 from agentapp.isolation import Scope, UserScope
 from agentapp.storage.models import GuardrailCell, LiveTurn
 from agentapp.storage.write_permits import WritePermits
+from agentapp.turns.ends import Settlement
 from agentapp.turns.feed import Subscription
 from agentapp.turns.history import MAX_HISTORY_CHARS, STEP_CHARS, history
 from agentapp.turns.kit import TurnKit
-from agentapp.turns.settlement import Settlement
 from agentapp.turns.turn import Turn
 from agentapp.turns.values import NewMessage, RepeatedMessage
 from agentapp.web.parts import Parts

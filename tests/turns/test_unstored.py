@@ -14,9 +14,9 @@ from agentapp.errors import StatementTimeout, StorageUnavailable, TurnInProgress
 from agentapp.events import TurnResult
 from agentapp.isolation import RequestScope, Scope
 from agentapp.storage.models import LiveTurn
+from agentapp.turns.ends import Settlement
 from agentapp.turns.jobs import GiveUpLostTurns, InterruptAbandonedTurns, RenewLeases, StoreUnstoredEnds
 from agentapp.turns.leases import Leases
-from agentapp.turns.settlement import Settlement
 from agentapp.turns.turn import Turn
 from agentapp.turns.unstored import UnstoredEnds
 from agentapp.web.parts import Parts

@@ -773,7 +773,7 @@ def test_an_answer_that_cannot_be_saved_is_told_as_such(
 
     first, second = ann.new_chat(), ann.new_chat()
     with monkeypatch.context() as patch:
-        patch.setattr("agentapp.turns.settlement.Settlement.store", away)
+        patch.setattr("agentapp.turns.ends.Settlement.store", away)
         patch.setattr("agentapp.turns.turn.SAVE_RETRY_SECONDS", (0.0,))
         check_problem(ann.send(first, "hello"), 503, "storage-unavailable", "turn_id", "request_id")
         last = check_stream(ann.stream(second, "hello"), second)

@@ -30,6 +30,7 @@ TITLES: Mapping[str, str] = MappingProxyType(
         "budget-90": "A budget is nearly used up",
         "unsettled-reservations": "Turns are not settled",
         "heartbeat-late": "The background work of a worker is late",
+        "clock-wrong": "The clock of a host is wrong",
     }
 )
 TONES: Mapping[Severity, str] = MappingProxyType({"critical": "danger", "error": "danger", "warning": "warn"})

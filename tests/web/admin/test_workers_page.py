@@ -7,6 +7,7 @@ from datetime import timedelta
 from flask import Flask
 from sqlalchemy import select, update
 
+from agentapp import build
 from agentapp.isolation import RequestScope, new_id
 from agentapp.storage.engines import pool_size
 from agentapp.storage.operator_models import WorkerRow
@@ -32,6 +33,7 @@ def test_a_worker_tells_what_it_has_and_how_much_there_may_be(parts: Parts, oper
     assert "No worker has reported yet" in operator.get("/admin/workers").text
     report(parts)
     page = operator.get("/admin/workers").text
+    assert f"<td>{build.NAME}</td>" in page
     assert f"of {pool_size(parts.db.engine)}</td>" in page
     assert f"0 of {parts.turns.slots.total}</td>" in page
     assert ">running</span>" in page
@@ -54,6 +56,13 @@ def test_a_worker_that_reports_nothing_any_more_is_shown_as_silent(any_app: Flas
         assert (second.id, second.number("turns"), second.number("of another version")) == ("living", 1, 0)
     page = operator.get("/admin/workers").text
     assert page.count(">silent</span>") == page.count(">running</span>") == 1
+
+
+def test_a_worker_of_a_version_that_told_no_build_is_shown_as_older(parts: Parts, operator: Person) -> None:
+    report(parts)
+    with parts.db.writing() as db:
+        db.execute(update(WorkerRow).values(build=None, knows_revision=None))
+    assert "<td>older</td>" in operator.get("/admin/workers").text
 
 
 def test_a_worker_that_ends_takes_its_row_with_it(parts: Parts) -> None:

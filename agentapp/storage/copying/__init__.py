@@ -1,0 +1,1 @@
+"""A copy of a whole installation from one database into another: `agentapp db copy`."""

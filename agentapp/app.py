@@ -46,6 +46,7 @@ from agentapp.storage.clock import DatabaseClock
 from agentapp.storage.clock_watch import READ_SECONDS, WatchClock
 from agentapp.storage.count_series import CountSeries
 from agentapp.storage.db import Database
+from agentapp.storage.hot_cells import RedisHotCells, find_hot_cells
 from agentapp.storage.limits import SqlLimitStore
 from agentapp.storage.live_objects import LiveObjects
 from agentapp.storage.live_turns import SqlLiveTurnStore
@@ -137,9 +138,10 @@ def make_parts(settings: Settings, team: Team) -> Parts:
     )
     redis = find_redis(settings.redis_url, settings.secret_key)
     room = Room(db, StorageQuota(settings.storage_user_bytes, settings.storage_tenant_bytes))
-    accounts, chats, cells, seen_logins = Accounts(db), Chats(db, room), CellStore(db), SeenLogins(db)
+    hot = find_hot_cells(redis, db.clock.now)
+    accounts, chats, cells, seen_logins = Accounts(db), Chats(db, room), CellStore(db, hot), SeenLogins(db)
     cell_kind = Cells(cell_policies(settings, longest_turn(settings)))
-    guardrails = make_guardrails(settings, cell_kind, cells, db.clock)
+    guardrails = make_guardrails(settings, cell_kind, cells, db.clock, hot)
     kit = TurnKit(
         store=SqlTurnStore(db, cells, room),
         guardrails=guardrails,
@@ -269,7 +271,11 @@ def webhook_jobs(settings: Settings, db: Database, binder: ThreadBinder) -> tupl
 
 
 def make_guardrails(
-    settings: Settings, cell_kind: Cells, cells: CellStore, clock: DatabaseClock
+    settings: Settings,
+    cell_kind: Cells,
+    cells: CellStore,
+    clock: DatabaseClock,
+    hot: RedisHotCells | None,
 ) -> Guardrails:
     registry = Registry(
         cell_kind,
@@ -277,7 +283,7 @@ def make_guardrails(
         cap=settings.registry_cap,
         cleanup_every=settings.registry_cleanup_every,
     )
-    return Guardrails(registry, settings.provider, clock.now)
+    return Guardrails(registry, settings.provider, clock.now, hot)
 
 
 def make_traces(settings: Settings) -> Traces:

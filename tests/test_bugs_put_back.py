@@ -1488,20 +1488,38 @@ BUGS = (
     Bug(
     ),
     Bug(
-    Bug(
-        "a connection to Redis that is used again before its answer has come",
-        "agentapp/storage/redis_connection.py",
-        "            self.drop(connection)\n            raise\n",
-        "            self.give_back(connection)\n            raise\n",
-        "tests/storage/test_redis_client.py"
-        "::test_a_call_that_is_interrupted_before_its_answer_leaves_nothing_to_the_next",
     ),
     Bug(
-        "a host that goes by its own clock",
-        "agentapp/storage/clock.py",
-        "return self._wall() if reading is None else self._steady() + reading.ahead",
-        "return self._wall()",
-        "tests/storage/test_clock.py::test_the_time_is_asked_for_once_and_counted_on_from_there",
+    Bug(
+        "an old state of a cell in Redis that takes the place of a newer one",
+        "agentapp/storage/hot_cells.py",
+        "  if not known or tonumber(version) >= tonumber(known) then",
+        "  if true then",
+        "tests/storage/test_hot_cells.py"
+        "::test_what_comes_late_does_not_take_the_place_of_what_is_newer[sqlite]",
+    ),
+    Bug(
+        "a state of a cell in Redis that is believed for ever",
+        "agentapp/storage/hot_cells.py",
+        "if state is None or not now < float(until) <= now + BELIEVED_SECONDS:",
+        "if state is None:",
+        "tests/storage/test_hot_cells.py"
+        "::test_what_was_not_written_behind_misleads_for_a_moment_at_most[sqlite]",
+    ),
+    Bug(
+        "a message that was taken in, refused when it is sent again",
+        "agentapp/storage/hot_cells.py",
+        '_digest(message_key).encode() in (messages or b"").split(b",")',
+        "message_key in messages.decode()",
+        "tests/storage/test_hot_cells.py"
+        "::test_a_message_that_was_taken_in_is_never_refused_when_it_is_sent_again[sqlite]",
+    ),
+    Bug(
+        "somebody else's chat in Redis",
+        "agentapp/storage/hot_cells.py",
+        "                if owner is None or owner.decode() != _owner(scope):\n",
+        "                if owner is None:\n",
+        "tests/storage/test_hot_cells.py::test_nobody_learns_anything_of_somebody_elses_chat[sqlite]",
     ),
     ),
     Bug(
@@ -1900,6 +1918,8 @@ BUGS = (
         "not 0 <= self._clock() - signed_at.timestamp() <= max_age:",
         "tests/web/test_sessions.py::test_a_cookie_that_a_host_ahead_has_signed_counts_at_once[1]",
     ),
+    ),
+    Bug(
     ),
     Bug(
     ),

@@ -19,6 +19,8 @@ from agentapp.guardrails.wording import clock, dollars
 from agentapp.isolation import RequestScope
 from agentapp.storage.breakers import SqlBreakerStore
 from agentapp.storage.cells import CellStore
+from agentapp.storage.hot_cells import find_hot_cells
+from agentapp.storage.redis_choice import find_redis
 
 COLUMNS = ("SCOPE", "ID", "NAME", "STATE", "FAILURES", "TRIPS", "TRY AGAIN IN", "USED")
 NO_ROWS = "Every breaker is closed, and none has counted a failure."
@@ -89,7 +91,9 @@ def force(which: tuple[str, str], state: str, reason: str) -> None:
 def _open_admin(settings: config.Settings) -> Iterator[BreakerAdmin]:
     with open_database(settings) as database:
         cells = Cells(cell_policies(settings, longest_turn(settings)))
-        yield BreakerAdmin(cells, SqlBreakerStore(database, CellStore(database)), database.clock.now)
+        redis = find_redis(settings.redis_url, settings.secret_key)
+        store = CellStore(database, find_hot_cells(redis, database.clock.now))
+        yield BreakerAdmin(cells, SqlBreakerStore(database, store), database.clock.now)
 
 
 def _print_change(which: tuple[str, str], change: Change) -> None:

@@ -110,11 +110,7 @@ class Settings:
         "`1`: connections are shared between transactions by a pooler; `auto` finds out",
     )
     redis_url: str | None = setting(
-        "AGENTAPP_REDIS_URL",
-        "",
-        redis_url_or_none,
-        "`redis://:password@host:6379/0`, or `rediss://` with TLS: what is hot goes there too",
-        secret=True,
+        "AGENTAPP_REDIS_URL", "", redis_url_or_none, "such as `rediss://:password@host:6379/0`", secret=True
     )
     secret_key: str = required_setting(
         "AGENTAPP_SECRET_KEY",

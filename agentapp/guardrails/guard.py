@@ -15,6 +15,7 @@ from agentapp.guardrails.budget import Budget
 from agentapp.guardrails.budget_alerts import NearlyUsed, nearly_used
 from agentapp.guardrails.cell import Cell, Key
 from agentapp.guardrails.changes import BreakerRows, Settled, settled
+from agentapp.guardrails.early import EarlyRefusals, HotCells, NoHotCells
 from agentapp.guardrails.outage import Person
 from agentapp.guardrails.registry import Registry, Rows
 from agentapp.isolation import Scope, UserScope
@@ -58,9 +59,11 @@ class Guardrails:
         registry: Registry[Key, Cell],
         provider: str,
         clock: Callable[[], float],
+        hot: HotCells | None = None,
     ) -> None:
         self.registry, self.clock = registry, clock
         self._provider = provider
+        self._early = EarlyRefusals(registry, hot or NoHotCells())
         self._succeeded = _Count()  # turns that the provider's breaker was not told about yet
 
     def admit(self, rows: Rows[Key], scope: Scope, max_cost: MaxCost) -> Admitted:
@@ -74,6 +77,10 @@ class Guardrails:
 
         after = self._change(rows, scope, change, needs_provider=lambda cell: not admission.is_calm(cell))
         return Admitted(made[-1], after.session.tools)
+
+    def refuse_early(self, scope: Scope, message_key: str | None, max_cost: MaxCost) -> None:
+        """Before any transaction: raise what `admit` would, if that is sure without one."""
+        self._early.raise_if_sure(self.keys(scope), scope, message_key, max_cost, self.clock)
 
     def settle(
         self,
@@ -142,7 +149,7 @@ class Guardrails:
     def standing(self, scope: Scope, max_cost: MaxCost) -> Standing:
         """The decision that the next message would get, without taking anything."""
         now = self.clock()
-        cells = TurnCells(*self.registry.look(self.keys(scope)))
+        cells = TurnCells(*self._early.cells(self.keys(scope), scope))
         refusal = None
         try:
             admission.admit(cells, _person(scope), max_cost, now)
@@ -154,7 +161,8 @@ class Guardrails:
 
     def meters(self, scope: UserScope) -> list[Meter]:
         """The budgets of the user and of the tenant."""
-        user, tenant = self.registry.look((Key("user", scope.user_id), Key("tenant", scope.tenant_id)))
+        keys = Key("user", scope.user_id), Key("tenant", scope.tenant_id)
+        user, tenant = self._early.cells(keys, scope)
         return _meters([("user", user.budget), ("tenant", tenant.budget)], self.clock())
 
     def keys(self, scope: Scope) -> tuple[Key, Key, Key, Key]:

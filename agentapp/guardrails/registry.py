@@ -81,6 +81,10 @@ class Registry(Generic[K, V]):
         found = self._store.look(keys)
         return tuple(self._value(key, found.get(key)) for key in keys)
 
+    def decoded(self, key: K, text: str | None) -> V:
+        """What such a row would be; without a text a new one."""
+        return self._value(key, text)
+
     def update(self, key: K, change: Callable[[V], V]) -> V:
         """Change one value while nobody else can. If ``change`` raises, nothing is changed."""
         with self._store.transaction() as rows:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import TracebackType
@@ -23,9 +22,7 @@ from sqlalchemy import (
     Text,
     and_,
     delete,
-    func,
     insert,
-    literal,
     or_,
     select,
     text,
@@ -49,6 +46,7 @@ from agentapp.sessions.values import (
     state_as_json,
     too_many,
 )
+from agentapp.storage.clock import CLOCK, DatabaseClock
 from agentapp.storage.db import Database
 from agentapp.storage.translated_errors import translating_errors
 
@@ -201,7 +199,7 @@ class SqlSessions:
         db.execute(update(KEPT).where(_of(KEPT, key)).values(fresh))
         return Found(int(str(fresh["version"])), 0, True)
 
-    def _expiry(self, db: Session) -> ColumnElement[float] | None:
+    def _expiry(self, db: Session) -> float | None:
         return None if self._ttl is None else _now(db) + self._ttl
 
 
@@ -216,7 +214,10 @@ class _Process:
     @contextmanager
     def reading(self) -> Iterator[Session]:
         self._make_tables()
-        with translating_errors(self.database.disk), Session(self.database.engine) as db:
+        with (
+            translating_errors(self.database.disk),
+            Session(self.database.engine, info={CLOCK: self.database.clock}) as db,
+        ):
             yield db
 
     @contextmanager
@@ -243,15 +244,14 @@ def _of(table: Table, key: SessionKey) -> ColumnElement[bool]:
     return and_(*(table.c[name] == value for name, value in _ids(key).items()))
 
 
-def _is_alive(now: ColumnElement[float]) -> ColumnElement[bool]:
+def _is_alive(now: float) -> ColumnElement[bool]:
     return or_(KEPT.c.expires_at.is_(None), KEPT.c.expires_at > now)
 
 
-def _now(db: Session) -> ColumnElement[float]:
+def _now(db: Session) -> float:
     """By the database's clock: those of its clients differ."""
-    if _is_postgres(db):
-        return func.extract("epoch", func.clock_timestamp()).cast(Float)
-    return literal(time.time())
+    clock: DatabaseClock = db.info[CLOCK]
+    return clock.now()
 
 
 def _remove(db: Session, sessions: ColumnElement[bool], messages: ColumnElement[bool]) -> None:

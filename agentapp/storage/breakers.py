@@ -17,6 +17,7 @@ from agentapp.isolation import RequestScope
 from agentapp.storage.audit_log import ADD_ENTRY, AuditEntry
 from agentapp.storage.cells import IS_MARKED, CellRows, CellStore
 from agentapp.storage.db import Database
+from agentapp.storage.hot_cells import SeenCells
 from agentapp.storage.models import ChatSession, GuardrailCell, LiveTurn, Tenant, User
 from agentapp.storage.names import normalise_name
 from agentapp.storage.operator_models import AuditRow
@@ -29,8 +30,8 @@ NOBODYS: ColumnElement[Any] = literal_column("NULL")
 class SqlBreakerRows(CellRows):
     """The rows as one transaction sees them: a `guardrails.operator.BreakerRows`."""
 
-    def __init__(self, store: CellStore, db: DriverConnection) -> None:
-        super().__init__(store, db)
+    def __init__(self, store: CellStore, db: DriverConnection, seen: SeenCells | None) -> None:
+        super().__init__(store, db, seen)
         self._driver = db
 
     def record(self, change: Change, by: RequestScope) -> None:
@@ -50,8 +51,8 @@ class SqlBreakerStore:
 
     @contextmanager
     def transaction(self) -> Iterator[SqlBreakerRows]:
-        with self._db.transaction() as db:
-            yield SqlBreakerRows(self._cells, db)
+        with self._cells.kept_hot() as seen, self._db.transaction() as db:
+            yield SqlBreakerRows(self._cells, db, seen)
 
     def look(self, keys: Sequence[Key]) -> Mapping[Key, str]:
         return self._cells.look(keys)

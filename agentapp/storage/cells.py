@@ -7,11 +7,13 @@ from contextlib import contextmanager
 
 from sqlalchemy import delete, func, literal_column, select, tuple_
 
+from agentapp.errors import GuardrailRefused
 from agentapp.guardrails.cell import Key
 from agentapp.guardrails.changes import BreakerChange
 from agentapp.isolation import Scope
 from agentapp.storage.audit_log import ADD_ENTRY, AuditEntry
 from agentapp.storage.db import Database
+from agentapp.storage.hot_cells import RedisHotCells, SeenCells
 from agentapp.storage.models import GuardrailCell
 from agentapp.storage.statements import DriverConnection
 
@@ -27,19 +29,33 @@ class CellStore:
     Some of its statements are plain SQL for the driver: how many cells they are about differs.
     """
 
-    def __init__(self, db: Database) -> None:
-        self._db = db
+    def __init__(self, db: Database, hot: RedisHotCells | None = None) -> None:
+        self._db, self._hot = db, hot
         self._locks_rows = db.engine.dialect.name != "sqlite"  # On SQLite the whole transaction is one lock.
         self._parameter = "%s" if self._locks_rows else "?"  # as the driver writes it
 
     @contextmanager
     def transaction(self) -> Iterator[CellRows]:
-        with self._db.transaction() as db:
-            yield self.rows(db)
+        with self.kept_hot() as seen, self._db.transaction() as db:
+            yield self.rows(db, seen)
 
-    def rows(self, db: DriverConnection) -> CellRows:
-        """The rows as part of an open transaction."""
-        return CellRows(self, db)
+    def rows(self, db: DriverConnection, seen: SeenCells | None = None) -> CellRows:
+        """The rows as part of an open transaction. ``seen`` is from `kept_hot` around it."""
+        return CellRows(self, db, seen)
+
+    @contextmanager
+    def kept_hot(self, scope: Scope | None = None, key: str | None = None) -> Iterator[SeenCells | None]:
+        """After the transaction inside, the copy learns what this one has seen, if there is a copy."""
+        if self._hot is None:
+            yield None
+            return
+        seen = SeenCells(self._hot.now)
+        try:
+            yield seen
+        except GuardrailRefused:  # nothing was changed, and what was read is still true
+            self._hot.confirm(seen, seen.read, scope, None)
+            raise
+        self._hot.confirm(seen, seen.read | seen.written, scope, key)
 
     def look(self, keys: Sequence[Key]) -> Mapping[Key, str]:
         with self._db.looking() as db:
@@ -86,10 +102,14 @@ class CellStore:
 class CellRows:
     """The rows as one transaction sees them: a `guardrails.registry.Rows`."""
 
-    def __init__(self, store: CellStore, db: DriverConnection) -> None:
-        self._store, self._db = store, db
+    def __init__(self, store: CellStore, db: DriverConnection, seen: SeenCells | None = None) -> None:
+        self._store, self._db, self._seen = store, db, seen
 
     def read(self, keys: Sequence[Key], unlocked: Sequence[Key] = ()) -> Mapping[Key, str]:
+        found = self._read(keys, unlocked)
+        return found if self._seen is None else self._seen.opened(found)
+
+    def _read(self, keys: Sequence[Key], unlocked: Sequence[Key]) -> Mapping[Key, str]:
         store, run = self._store, self._db.run_text
         if not store._locks_rows:
             every = (*keys, *unlocked)
@@ -127,6 +147,8 @@ class CellRows:
 
     def write(self, rows: Sequence[tuple[Key, str, str]]) -> None:
         if rows:
+            if self._seen is not None:
+                rows = [(key, self._seen.closed(key, text), mark) for key, text, mark in rows]
             now = self._db.clock.now()
             parts = [part for key, text, mark in rows for part in (*key, text, mark, now)]
             self._db.run_text_later(self._store.upsert(len(rows)), parts)

@@ -14,6 +14,7 @@ from agentapp.isolation import RequestScope
 from agentapp.storage.audit_log import ADD_ENTRY, AuditEntry
 from agentapp.storage.cells import IS_MARKED, CellRows, CellStore
 from agentapp.storage.db import Database
+from agentapp.storage.hot_cells import SeenCells
 from agentapp.storage.models import GuardrailCell, Tenant, User
 from agentapp.storage.names import normalise_name
 from agentapp.storage.statements import DriverConnection
@@ -25,8 +26,8 @@ HAS_LIMITS = GuardrailCell.state.contains('"limits":')
 class SqlLimitRows(CellRows):
     """The rows as one transaction sees them: a `guardrails.limit_admin.LimitRows`."""
 
-    def __init__(self, store: CellStore, db: DriverConnection) -> None:
-        super().__init__(store, db)
+    def __init__(self, store: CellStore, db: DriverConnection, seen: SeenCells | None) -> None:
+        super().__init__(store, db, seen)
         self._driver = db
 
     def record(self, change: LimitChange, by: RequestScope) -> None:
@@ -45,8 +46,8 @@ class SqlLimitStore:
 
     @contextmanager
     def transaction(self) -> Iterator[SqlLimitRows]:
-        with self._db.transaction() as db:
-            yield SqlLimitRows(self._cells, db)
+        with self._cells.kept_hot() as seen, self._db.transaction() as db:
+            yield SqlLimitRows(self._cells, db, seen)
 
     def look(self, keys: Sequence[Key]) -> Mapping[Key, str]:
         return self._cells.look(keys)

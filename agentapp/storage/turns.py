@@ -304,8 +304,8 @@ class SqlTurnStore:
     def chat(self, scope: Scope, key: str | None = None) -> Iterator[SqlChatTransaction]:
         chat, is_stored = None, False
         try:
-            with self._db.transaction(scope.tenant_id) as db:
-                chat = SqlChatTransaction(db, scope, self._cells.rows(db), self._room, key)
+            with self._cells.kept_hot(scope, key) as seen, self._db.transaction(scope.tenant_id) as db:
+                chat = SqlChatTransaction(db, scope, self._cells.rows(db, seen), self._room, key)
                 yield chat
             is_stored = True
         finally:

@@ -92,6 +92,7 @@ class Turn(Iterator[NumberedEvent | None]):
     def begin(cls, kit: TurnKit, scope: Scope, message: NewMessage) -> Turn | RepeatedMessage:
         """Take the message in and mark the chat as answering, or refuse and change nothing."""
         began = time.monotonic()
+        kit.guardrails.refuse_early(scope, message.key, kit.max_cost())
         started: StartedTurn | RepeatedMessage | None = None
         try:
             with kit.store.chat(scope, message.key) as chat:

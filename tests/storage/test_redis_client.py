@@ -201,7 +201,10 @@ def test_connections_are_bounded_and_those_who_wait_get_one() -> None:
 
 
 def _in_child(redis: Redis, answers: multiprocessing.SimpleQueue[list[bytes]]) -> None:
-    answers.put([redis.call("ECHO", f"child {number}") for number in range(200)])
+    try:
+        answers.put([redis.call("ECHO", f"child {number}") for number in range(200)])
+    except BaseException as error:
+        answers.put([repr(error).encode()])
 
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")  # that is what is tried

@@ -1486,10 +1486,6 @@ BUGS = (
     ),
     ),
     Bug(
-    ),
-    Bug(
-    ),
-    Bug(
     Bug(
         "an old state of a cell in Redis that takes the place of a newer one",
         "agentapp/storage/hot_cells.py",
@@ -1918,12 +1914,6 @@ BUGS = (
         "not 0 <= self._clock() - signed_at.timestamp() <= max_age:",
         "tests/web/test_sessions.py::test_a_cookie_that_a_host_ahead_has_signed_counts_at_once[1]",
     ),
-    ),
-    Bug(
-    ),
-    Bug(
-    ),
-    Bug(
     ),
     Bug(
 )

@@ -1484,8 +1484,6 @@ BUGS = (
         "",
         "tests/turns/test_live_bus.py::test_nothing_stays_in_redis",
     ),
-    ),
-    Bug(
     Bug(
         "an old state of a cell in Redis that takes the place of a newer one",
         "agentapp/storage/hot_cells.py",
@@ -1517,8 +1515,6 @@ BUGS = (
         "                if owner is None:\n",
         "tests/storage/test_hot_cells.py::test_nobody_learns_anything_of_somebody_elses_chat[sqlite]",
     ),
-    ),
-    Bug(
     Bug(
         "limits by the clock of each host",
         "agentapp/app.py",
@@ -1913,7 +1909,6 @@ BUGS = (
         "self._clock() - signed_at.timestamp() > max_age:",
         "not 0 <= self._clock() - signed_at.timestamp() <= max_age:",
         "tests/web/test_sessions.py::test_a_cookie_that_a_host_ahead_has_signed_counts_at_once[1]",
-    ),
     ),
     Bug(
 )

@@ -479,7 +479,7 @@ def timed_turns(url: str, settings: Settings, people: int, gap: float) -> list[f
             turn = Turn.begin(kit, chat, NewMessage("how are you?"))
         assert isinstance(turn, Turn)
         with watch:
-            assert turn._store(DONE)
+            assert turn._settlement(DONE).store()
         (inside, inside_work), (sql, sql_work) = guardrails.watch.taken(), TimedRows.watch.taken()
         found.append((*watch.taken(), inside, sql, inside_work - sql_work))
     db.engine.dispose()

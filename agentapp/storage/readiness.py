@@ -123,7 +123,7 @@ class Readiness:  # agentapp: shared ok - what was found last is replaced as a w
         return None, ""
 
 
-class _Round:
+class _Round:  # agentapp: shared ok - written by its own thread, and read when that has ended or too late
     """One round of checks, on a thread of its own."""
 
     def __init__(self, find_problem: Callable[[], str | None]) -> None:

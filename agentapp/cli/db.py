@@ -6,6 +6,7 @@ import click
 
 from agentapp import config
 from agentapp.cli import copying, database
+from agentapp.errors import StartError, StorageUnavailable
 from agentapp.storage import schema
 from agentapp.storage.copying.places import named
 from agentapp.storage.vacuum import Vacuum
@@ -19,7 +20,10 @@ def db() -> None:
 @db.command()
 def upgrade() -> None:
     """Bring the database up to date. Does nothing if it is already."""
-    revision = database.upgrade(config.load())
+    try:
+        revision = database.upgrade(config.load())
+    except StorageUnavailable as error:
+        raise StartError(str(error)) from error
     click.echo(f"the database is at revision {schema.described(revision)}")
 
 

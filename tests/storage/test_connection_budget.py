@@ -71,7 +71,7 @@ def test_a_limit_of_the_role_or_the_database_counts_too(server: PostgresServer, 
 def test_the_doctor_does_the_sum(server: PostgresServer, settings: Settings, pool: int, state: str) -> None:
     values: dict[str, Any] = {"database_url": server.url, "db_pool": pool}
     given = Settings(instance=settings.instance, secret_key=settings.secret_key, **values)
-    line = check_connections(given, ServerOptions(grace=1.0))
+    (line,) = check_connections(given, ServerOptions(grace=1.0))
     assert line.state == state
     assert f"2 workers x ({pool} + 1) connections are {2 * pool + 2}" in line.text
 

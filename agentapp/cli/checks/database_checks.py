@@ -48,10 +48,13 @@ def check_database(settings: Settings) -> Iterator[Line]:
     yield _clock(found)
 
 
-def check_connections(settings: Settings, server: ServerOptions) -> Line:
+def check_connections(settings: Settings, server: ServerOptions) -> Iterator[Line]:
     """Whether all workers of all hosts find room on PostgreSQL at once."""
-    if sqlite_file(settings.database_url) is not None:
-        return ok("connections", "SQLite has no limit of its own")
+    if sqlite_file(settings.database_url) is None:
+        yield _connections(settings, server)
+
+
+def _connections(settings: Settings, server: ServerOptions) -> Line:
     engine, connector = make_postgres_engine(settings.database_url, PostgresOptions.of(settings))
     try:
         found = find_budget(engine, gethostname(), server.workers, settings.db_pool)

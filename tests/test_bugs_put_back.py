@@ -1518,8 +1518,8 @@ BUGS = (
     Bug(
         "limits by the clock of each host",
         "agentapp/app.py",
-        "Guardrails(registry, settings.provider, clock.now)",
-        "Guardrails(registry, settings.provider, lambda: clock._wall())",
+        "Guardrails(registry, settings.provider, clock.now, hot)",
+        "Guardrails(registry, settings.provider, lambda: clock._wall(), hot)",
         "tests/turns/test_hosts_apart.py::test_a_rate_is_kept_over_both[30s-postgresql]",
     ),
     Bug(

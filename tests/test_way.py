@@ -24,9 +24,15 @@ MOST_FILES = 32
 VALUES = {f"guardrails/{name}.py" for name in ("bucket", "budget", "bulkhead", "cell", "holds", "outage")}
 VALUES |= {"agents/provider.py", "agents/meter.py", "agents/drivers/in_place.py", "instance.py"}
 # They are told what happens, count it or look for what was left, and hand nothing on.
-VALUES |= {"guardrails/budget_alerts.py", "storage/holders.py", "telemetry/measurements.py"}
+VALUES |= {
+    "guardrails/budget_alerts.py",
+    "storage/holders.py",
+    "telemetry/measurements.py",
+    "telemetry/minutes.py",
+}
 VALUES |= {"turns/live_agents.py", "web/checks.py"}
-ACCESSORS = {"web/parts.py"}
+# Everybody asks for the parts, and for the time.
+ACCESSORS = {"web/parts.py", "storage/clock.py"}
 
 
 @contextmanager

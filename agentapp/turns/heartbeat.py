@@ -168,9 +168,9 @@ class Heartbeat:  # agentapp: shared ok - changed by its own thread alone, and o
                 if not hasattr(error, "__notes__"):  # not of a job, which has told it
                     self._tell(error)
             self._due = None
-            due = self._rest(busy, has_failed, time.monotonic() - began)
+            due = self._rest(busy, time.monotonic() - began, has_failed=has_failed)
 
-    def _rest(self, busy: bool, has_failed: bool, took: float) -> float:
+    def _rest(self, busy: bool, took: float, *, has_failed: bool = False) -> float:
         """Wait for the next beat, after one that ``took`` so many seconds. When that one should begin."""
         ended, idle = time.monotonic(), IDLE_SECONDS
         if has_failed:  # when the database is back, others wait for what this worker has to store

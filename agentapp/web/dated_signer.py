@@ -25,10 +25,6 @@ class DatedSigner(TimestampSigner):
         self, signed_value: str | bytes, max_age: int | None = None, return_timestamp: bool = False
     ) -> tuple[bytes, datetime] | bytes:
         value, signed_at = super().unsign(signed_value, return_timestamp=True)
-        if max_age is not None and is_too_old(signed_at.timestamp(), max_age, self._clock()):
+        if max_age is not None and self._clock() - signed_at.timestamp() > max_age:
             raise SignatureExpired("this is too old", payload=value, date_signed=signed_at)
         return (value, signed_at) if return_timestamp else value
-
-
-def is_too_old(signed_at: float, max_age: int, now: float) -> bool:
-    return now - signed_at > max_age

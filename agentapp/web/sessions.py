@@ -17,7 +17,7 @@ from flask.sessions import SecureCookieSession, SecureCookieSessionInterface, Se
 from flask_wtf.csrf import CSRFProtect
 from itsdangerous import BadSignature, SignatureExpired, URLSafeTimedSerializer
 
-from agentapp.web.dated_signer import DatedSigner, is_too_old
+from agentapp.web.dated_signer import DatedSigner
 from agentapp.web.incoming import json_csrf_token
 from agentapp.web.parts import this_request
 
@@ -84,7 +84,7 @@ class Sessions(SecureCookieSessionInterface):
         cookie = self._cookies.get(value)
         if cookie is None:
             return self._verified(value)
-        if is_too_old(cookie.signed_at, self._max_age, self._clock()):
+        if self._clock() - cookie.signed_at > self._max_age:
             raise SignatureExpired("this cookie is too old")
         return dict(cookie.payload)
 

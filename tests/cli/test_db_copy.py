@@ -23,6 +23,7 @@ from sqlalchemy import Column, LargeBinary, MetaData, Table, inspect, text
 
 from agentapp.app import create_app
 from agentapp.config import Settings
+from agentapp.storage import schema
 from agentapp.storage.copying import database_copy, places
 from agentapp.storage.copying import target as filling
 from agentapp.storage.copying.tables import DECISIONS, copied_tables, kind_of
@@ -50,9 +51,9 @@ def filled(tmp_path_factory: pytest.TempPathFactory, sqlite_template: Path) -> F
     directory = tmp_path_factory.mktemp("full")
     shutil.copy(sqlite_template, directory / "full.sqlite3")
     url = f"sqlite:///{directory}/full.sqlite3"
-    return fill(
-        create_app(Settings(instance=directory, database_url=url, secret_key="s" * 32, demo_delay=0.0))
-    )
+    settings = Settings(instance=directory, database_url=url, secret_key="s" * 32, demo_delay=0.0)
+    # The breaker that it opens stays open for as long as the tests take.
+    return fill(create_app(replace(settings, breaker_cooldown=86_400.0, breaker_cooldown_max=86_400.0)))
 
 
 @pytest.fixture
@@ -256,6 +257,22 @@ def test_a_source_of_another_schema_is_refused(
     assert said.startswith("FROM: the database is at revision 0001 and this agentapp needs")
     assert "run `agentapp db upgrade`" in said
     assert not (tmp_path / "to.sqlite3").exists()
+
+
+def test_a_newer_schema_is_refused_also_if_this_agentapp_can_work_with_it(
+    tmp_path: Path, agentapp: Agentapp, full: Full, source: Path
+) -> None:
+    """It may have columns that this one does not know, and would leave behind."""
+    newer = "UPDATE alembic_version SET version_num = '0099'"
+    run(f"sqlite:///{source}", newer)
+    assert agentapp("user", "list").exit_code == 0
+    said = refusal(agentapp("db", "copy", str(source), f"{tmp_path}/to.sqlite3"))
+    assert said == "FROM: a newer agentapp has changed its schema. Copy it with that one."
+    back = f"{tmp_path}/newer.sqlite3"
+    run(make_with_tables(f"sqlite:///{back}"), newer)
+    run(f"sqlite:///{source}", newer.replace("0099", schema.HEAD))
+    said = refusal(agentapp("db", "copy", str(source), back))
+    assert said == "TO: a newer agentapp has changed its schema. Give an empty database."
 
 
 def test_a_source_that_a_server_uses_is_refused(

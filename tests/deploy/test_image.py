@@ -5,6 +5,7 @@ from __future__ import annotations
 import fnmatch
 import json
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -18,12 +19,12 @@ from agentapp.telemetry.log_options import LogOptions
 from tests.support.documentation import ROOT
 from tests.support.hosts import hosts, needs_hosts
 from tests.support.postgres import migrated_postgres_url
-from tests.support.server import SCRIPTS, free_port, server
+from tests.support.server import SCRIPTS, free_port, run, server
 from tests.support.server_users import add_people, seats
 
 DOCKERFILE = ROOT / "deploy/docker/Dockerfile"
 KNOWN = {
-    *("FROM", "ENV", "WORKDIR", "COPY", "RUN", "USER", "VOLUME", "EXPOSE"),
+    *("FROM", "ARG", "ENV", "WORKDIR", "COPY", "RUN", "USER", "VOLUME", "EXPOSE"),
     *("HEALTHCHECK", "STOPSIGNAL", "ENTRYPOINT", "CMD"),
 }
 SECRET = re.compile(r"\w*(KEY|SECRET|PASSWORD|TOKEN|DATABASE_URL)\w*\s*=")
@@ -100,6 +101,20 @@ def test_what_it_copies_is_there_and_is_all_that_the_wheel_is_made_of() -> None:
     wheel = build["tool"]["hatch"]["build"]["targets"]["wheel"]
     needed = {*wheel["packages"], *wheel["force-include"], build["project"]["readme"]}
     assert needed <= set(copied)
+
+
+def test_the_wheel_of_exactly_these_files_names_the_commit_that_is_told(tmp_path: Path) -> None:
+    assert ("ARG", "AGENTAPP_BUILD_COMMIT=") in STAGES[0]
+    files = tmp_path / "files"
+    files.mkdir()
+    for source in (source for name, rest in STAGES[0] if name == "COPY" for source in rest.split()[:-1]):
+        subprocess.run(("cp", "-r", ROOT / source, files), check=True)
+    make = (sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", tmp_path, files)
+    done = run(*make, directory=tmp_path, env={"AGENTAPP_BUILD_COMMIT": "0123456789abcdef"})
+    assert done.returncode == 0, done.stderr
+    (wheel,) = tmp_path.glob("*.whl")
+    shutil.unpack_archive(wheel, tmp_path / "wheel", "zip")
+    assert (tmp_path / "wheel/agentapp/_shipped/build").read_text() == "0123456\n"
 
 
 def test_nothing_secret_is_in_the_image() -> None:

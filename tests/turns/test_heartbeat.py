@@ -630,7 +630,7 @@ def test_a_beat_that_takes_long_comes_less_often_but_not_too_seldom(
     (heartbeat, _), pauses = workers[0].turns.heartbeat.threads, list[float]()
     monkeypatch.setattr(heartbeat._closing, "wait", pauses.append)
     for took in (0.0, 0.01, 0.2, 60.0):
-        heartbeat._rest(busy=True, took=took)
+        heartbeat._rest(busy=True, took=took, has_failed=False)
     assert pauses == [TICK_SECONDS, TICK_SECONDS, 0.8, IDLE_SECONDS]
 
 

@@ -13,7 +13,14 @@ from dataclasses import asdict
 
 import click
 
-from agentapp.cli.checks import database_checks, machine_checks, model_checks, served_checks, setting_checks
+from agentapp.cli.checks import (
+    database_checks,
+    machine_checks,
+    model_checks,
+    redis_checks,
+    served_checks,
+    setting_checks,
+)
 from agentapp.cli.checks.line import Line, do
 from agentapp.config import Settings
 from agentapp.logs import described, escaped
@@ -63,6 +70,7 @@ def _lines(bind: str | None, url: str | None) -> Iterator[Line]:
         "address": lambda: setting_checks.check_address(settings, server),
         "database": lambda: database_checks.check_database(settings),
         "connections": lambda: database_checks.check_connections(settings, server),
+        "redis": lambda: redis_checks.check_redis(settings),
         "team and provider": lambda: model_checks.check_model(environ, settings, server),
         "open files": lambda: machine_checks.check_open_files(server),
         "traces": lambda: machine_checks.check_traces(settings),

@@ -44,7 +44,7 @@ def find_tracer(endpoint: str) -> Tracer | None:
     except ImportError as error:
         log.warning(
             "OTEL_EXPORTER_OTLP_ENDPOINT is set, but %s is missing: no traces without "
-            "pip install 'agentapp[otel]'",
+            "install agentapp with its extra otel",
             error.name,
         )
         return None

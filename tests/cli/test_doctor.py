@@ -339,7 +339,7 @@ def test_traces_that_cannot_be_sent(found: Found, monkeypatch: pytest.MonkeyPatc
             there.status = status
             assert found()["traces"][0] == expected
         monkeypatch.setattr(machine_checks, "find_spec", lambda name: None)
-        assert "pip install 'agentapp[otel]'" in found()["traces"][1]
+        assert "install agentapp with its extra otel" in found()["traces"][1]
 
 
 def test_a_collector_that_is_not_there(found: Found) -> None:

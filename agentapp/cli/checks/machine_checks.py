@@ -29,7 +29,7 @@ def check_traces(settings: Settings) -> Line:
     if endpoint is None:
         return ok("traces", "none: OTEL_EXPORTER_OTLP_ENDPOINT is not set")
     if find_spec("opentelemetry.exporter") is None or find_spec("opentelemetry.sdk") is None:
-        text = "OTEL_EXPORTER_OTLP_ENDPOINT is set, but nothing is sent: pip install 'agentapp[otel]'"
+        text = "OTEL_EXPORTER_OTLP_ENDPOINT is set, but nothing is sent: install agentapp with its extra otel"
         return do("traces", text)
     try:
         status = ask(

@@ -88,6 +88,14 @@ def wait_for(claim: Callable[[], bool]) -> None:
         time.sleep(0.05)
 
 
+def is_ready(running: Server) -> bool:
+    try:
+        return get(f"{running.url}/readyz") == "ready\n"
+    except HTTPError as refused:
+        refused.close()
+        return False
+
+
 def is_alive(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
@@ -306,7 +314,7 @@ def test_schema_changed_under_a_running_server_stops_its_workers_from_serving_an
         assert "the database is at revision 0000" in refused.value.read().decode()
         refused.value.close()
         set_revision(url, schema.HEAD)  # as if it had been restored
-        assert get(f"{s.url}/readyz") == "ready\n"
+        wait_for(lambda: is_ready(s))
         assert s.process.poll() is None
         assert "Traceback" not in s.output()
 

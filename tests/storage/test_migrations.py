@@ -481,6 +481,11 @@ def test_missing_driver_is_said_plainly(monkeypatch: pytest.MonkeyPatch) -> None
         migrate.upgrade("postgresql+psycopg://nobody@127.0.0.1:1/none")
 
 
+def test_a_database_that_there_is_not_is_not_waited_for() -> None:
+    with postgres_url() as url, pytest.raises(StartError, match=r'database ".*_not" does not exist'):
+        migrate.upgrade(f"{url.partition('?')[0]}_not?{url.partition('?')[2]}")
+
+
 def test_server_that_is_away_is_said_plainly() -> None:
     with pytest.raises(StorageUnavailable, match=r"^cannot reach the database: .*$"):
         migrate.upgrade("postgresql+psycopg://nobody@127.0.0.1:1/none")

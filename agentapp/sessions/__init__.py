@@ -39,7 +39,8 @@ def __getattr__(name: str) -> Any:
         try:
             from agentapp.sessions.redis_sessions import RedisSessions
         except ImportError as error:
-            raise ImportError(f"RedisSessions needs {error.name}: install agentapp with its extra redis") from error
+            needed = f"RedisSessions needs {error.name}: install agentapp with its extra redis"
+            raise ImportError(needed) from error
         return RedisSessions
     if name == "SqlSessions":
         from agentapp.sessions.sql_sessions import SqlSessions

@@ -39,7 +39,8 @@ def engine_for(url: str) -> Engine:
     try:
         return make_engine(url)
     except ModuleNotFoundError as error:
-        raise SettingError(variable, f"needs {error.name}: install agentapp with its extra postgres") from error
+        needed = f"needs {error.name}: install agentapp with its extra postgres"
+        raise SettingError(variable, needed) from error
     except (exc.ArgumentError, ValueError) as error:
         raise SettingError(variable, "is not a database URL") from error
 

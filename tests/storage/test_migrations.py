@@ -31,6 +31,7 @@ from agentapp.storage.models import Base, LiveTurn, Message, Turn
 from agentapp.web.steps import steps_of
 from tests.support.commands import set_revision
 from tests.support.forked_agentapp import ForkedAgentapp
+from tests.support.postgres import postgres_url
 from tests.support.server import clean_env
 from tests.support.stored_bytes import counted, kept
 

@@ -7,6 +7,7 @@ import gc
 import os
 import resource
 import signal
+import socket
 import sys
 import traceback
 from collections.abc import Callable, Iterable
@@ -321,9 +322,24 @@ def _rehearse(arbiter: Any) -> None:
     try:
         for address in arbiter.cfg.bind:
             schema.engine_for(config.load(bind=address).database_url)
-        _require_schema(arbiter.app.wsgi())
+        app = arbiter.app.wsgi()
+        _require_schema(app)
+        _warn_of_connections(app.extensions["agentapp"].db, arbiter.cfg.workers)
     except StorageUnavailable as exc:
         print(f"agentapp: starting anyway: {escaped(str(exc))}", file=sys.stderr)
+
+
+def _warn_of_connections(db: Any, workers: int) -> None:
+    """Once, for all workers of all hosts. What a pooler lets in cannot be seen from here."""
+    from agentapp.storage.connection_budget import find_budget
+    from agentapp.storage.engines import pool_size
+
+    if db.connector is None:
+        return
+    found = find_budget(db.engine, socket.gethostname(), workers, pool_size(db.engine))
+    if not db.connector.is_pooled and not found.fits:
+        text = f"{found}: lower AGENTAPP_DB_POOL, raise max_connections, or use PgBouncer"
+        print(f"agentapp: too few connections: {text}", file=sys.stderr, flush=True)
 
 
 def _require_schema(app: Any) -> None:

@@ -6,6 +6,7 @@ import click
 
 from agentapp import config
 from agentapp.cli import database
+from agentapp.errors import StartError, StorageUnavailable
 from agentapp.storage import schema
 from agentapp.storage.vacuum import Vacuum
 
@@ -18,7 +19,10 @@ def db() -> None:
 @db.command()
 def upgrade() -> None:
     """Bring the database up to date. Does nothing if it is already."""
-    database.upgrade(config.load())
+    try:
+        database.upgrade(config.load())
+    except StorageUnavailable as error:
+        raise StartError(str(error)) from error
     click.echo(f"the database is at revision {schema.HEAD}")
 
 

@@ -62,6 +62,7 @@ def _lines(bind: str | None, url: str | None) -> Iterator[Line]:
         "secret": lambda: setting_checks.check_secret(environ, settings),
         "address": lambda: setting_checks.check_address(settings, server),
         "database": lambda: database_checks.check_database(settings),
+        "connections": lambda: database_checks.check_connections(settings, server),
         "team and provider": lambda: model_checks.check_model(environ, settings, server),
         "open files": lambda: machine_checks.check_open_files(server),
         "traces": lambda: machine_checks.check_traces(settings),

@@ -300,9 +300,24 @@ class Database:
 
     @contextmanager
     def _looking_in_postgres(self) -> Iterator[DriverConnection]:
+        """On the connection that the scope reads with on this thread, if it has one: if all threads of a full
+        pool kept one and waited for a second, all of them would wait for ever.
+        """
         self._require_answers()
-        with translating_errors(self.disk), self._postgres.looking() as connection:
-            yield connection
+        reader = self._open_reader()
+        with translating_errors(self.disk):
+            looking = self._postgres.looking() if reader is None else self._postgres.looking_with(reader)
+            with looking as connection:
+                yield connection
+
+    def _open_reader(self) -> Session | None:
+        if self._binder.bound_now() is None or not self._readers.registry.has():
+            return None
+        reader = self._readers()
+        if reader.in_transaction() and self._postgres.can_go_on(reader):
+            return reader
+        self.release()
+        return None
 
     def _require_answers(self) -> None:
         """Nobody waits for a database that hangs."""

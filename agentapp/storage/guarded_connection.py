@@ -45,8 +45,9 @@ class GuardedConnection(psycopg.Connection[Any]):
             finally:
                 self.opened_pipeline = before
 
-    def is_idle(self) -> bool:
-        return self.pgconn.transaction_status == TransactionStatus.IDLE
+    def can_go_on(self) -> bool:
+        """Whether the next statement will be run: no earlier one of the transaction has failed."""
+        return self.pgconn.transaction_status in (TransactionStatus.IDLE, TransactionStatus.INTRANS)
 
     def _guarded(self, gen: Generator[Any, Any, T]) -> Generator[Any, Any, T]:
         """The driver resumes its generators when something can be read or written, and ten times a second."""

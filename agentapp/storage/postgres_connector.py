@@ -32,7 +32,7 @@ REFUSES_OPTIONS = "unsupported startup parameter"
 log = logging.getLogger(__name__)
 
 
-class PostgresConnector:  # agentapp: shared ok - whether there is a pooler is found out once, and then stays
+class PostgresConnector:
     """Of one engine. ``is_pooled`` is None until a connection was made, if it is to be found out."""
 
     def __init__(self, engine: Engine, options: PostgresOptions) -> None:

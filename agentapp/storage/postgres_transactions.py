@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from sqlalchemy import Engine, PoolProxiedConnection
+from sqlalchemy.orm import Session
 
 from agentapp.storage.postgres_connector import PostgresConnector
 from agentapp.storage.statements import CompiledStatements, DriverConnection
@@ -31,6 +32,21 @@ class PostgresTransactions:
             else:
                 with self._transaction(connection):
                     yield connection
+
+    @staticmethod
+    def can_go_on(reader: Session) -> bool:
+        """Not after a statement that failed, or on a connection that broke."""
+        connection = reader.connection()
+        return not connection.invalidated and connection.connection.dbapi_connection.can_go_on()  # type: ignore[union-attr]
+
+    @contextmanager
+    def looking_with(self, reader: Session) -> Iterator[DriverConnection]:
+        """The same on the connection of a transaction that SQLAlchemy has begun."""
+        raw = reader.connection().connection.dbapi_connection
+        try:
+            yield DriverConnection(raw, self._statements)
+        except self._error_of_driver as error:
+            self._statements.translate(error)
 
     @contextmanager
     def _transaction(
@@ -59,17 +75,21 @@ class PostgresTransactions:
     def _borrowed(self) -> Iterator[PoolProxiedConnection]:
         """A connection of the pool. If it broke, it does not go back to it."""
         borrowed = None
-        error_of_driver: type[Exception] = self._engine.dialect.loaded_dbapi.Error
         try:
             borrowed = self._engine.raw_connection()
             yield borrowed
-        except error_of_driver as error:
+        except self._error_of_driver as error:
             if borrowed is not None and getattr(borrowed.dbapi_connection, "closed", False):
                 borrowed.invalidate(error)
             self._statements.translate(error)
         finally:
             if borrowed is not None:
                 borrowed.close()
+
+    @property
+    def _error_of_driver(self) -> type[Exception]:
+        error: type[Exception] = self._engine.dialect.loaded_dbapi.Error
+        return error
 
 
 @contextmanager

@@ -8,6 +8,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -117,29 +118,31 @@ class _Round:
     """One round of checks, on a thread of its own."""
 
     def __init__(self, find_problem: Callable[[], str | None]) -> None:
-        self._find_problem = find_problem
-        self._began, self._ended_at = time.monotonic(), 0.0
-        self._found: str | None = NO_ANSWER
-        self._ended = threading.Event()
-        threading.Thread(target=self._run, name="agentapp-readiness", daemon=True).start()
+        self._began = time.monotonic()
+        self._ended: Future[tuple[str | None, float]] = Future()
+        threading.Thread(
+            target=_run, args=(find_problem, self._ended), name="agentapp-readiness", daemon=True
+        ).start()
 
     def is_old(self, now: float) -> bool:
         """Only one that has ended: whoever comes later waits for the same thread."""
-        return self._ended.is_set() and now - self._ended_at > REMEMBERED_SECONDS
+        return self._ended.done() and now - self._ended.result()[1] > REMEMBERED_SECONDS
 
     def found_within(self, seconds: float) -> str | None:
         """Counted from its beginning: if it hangs, only those who asked first wait."""
-        self._ended.wait(max(0.0, self._began + seconds - time.monotonic()))
-        return self._found
-
-    def _run(self) -> None:
         try:
-            self._found = self._find_problem()
-        except Exception as error:
-            self._found = f"database: it cannot be checked ({type(error).__name__})"
-        finally:
-            self._ended_at = time.monotonic()
-            self._ended.set()
+            found, _ = self._ended.result(max(0.0, self._began + seconds - time.monotonic()))
+        except TimeoutError:
+            return NO_ANSWER
+        return found
+
+
+def _run(find_problem: Callable[[], str | None], ended: Future[tuple[str | None, float]]) -> None:
+    try:
+        found = find_problem()
+    except Exception as error:
+        found = f"database: it cannot be checked ({type(error).__name__})"
+    ended.set_result((found, time.monotonic()))
 
 
 def _problem_of_file(db: Database) -> str | None:

@@ -98,6 +98,7 @@ def test_who_waits_is_ended_at_once_and_leaves_no_process(tmp_path: Path, how: i
         ("nobody@", "agentapp", "no pg_hba.conf entry"),
         ("postgres@", "missing", 'database "missing" does not exist'),
     ],
+    ids=["password", "no-password", "user", "database"],
 )
 def test_what_waiting_does_not_change_is_one_line_at_once(
     place: PostgresServer, tmp_path: Path, user: str, database: str, problem: str

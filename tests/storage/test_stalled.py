@@ -9,17 +9,20 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from typing import Any
 
 import psycopg
 import pytest
 from sqlalchemy import select, text
+from sqlalchemy.exc import ProgrammingError
 
 from agentapp.errors import StorageUnavailable
 from agentapp.isolation import RequestScope, ThreadBinder
 from agentapp.storage.db import Database
 from agentapp.storage.hang_watch import HANGS, HangWatch
+from agentapp.storage.idle_pool import IDLE_SECONDS as IDLE
 from agentapp.storage.models import Tenant
 from agentapp.storage.postgres_options import PostgresOptions, statement_seconds
 from agentapp.storage.statements import Statement
@@ -308,3 +311,50 @@ def test_time_outs_are_set_on_every_connection_and_what_the_url_says_comes_first
 )
 def test_the_limit_of_a_statement_is_read_from_options(options: str, seconds: float | None) -> None:
     assert statement_seconds(options) == seconds
+
+
+def test_threads_that_read_and_then_look_never_wait_for_a_second_connection(server: PostgresServer) -> None:
+    """All of a full pool would wait for each other, until the time for a connection is over."""
+    ready = threading.Barrier(2)
+
+    def read_and_look(number: int) -> str:
+        with db._binder.bound(RequestScope(request_id=f"r{number}")):
+            with db.reading() as session:
+                session.execute(text("SELECT 1"))
+            ready.wait(20)
+            found = str(look(db))
+            ready.wait(20)
+            assert db.connections_in_use() == 2
+            ready.wait(20)
+            with pytest.raises(ProgrammingError), db.looking() as connection:
+                connection.run_text("SELECT no_such()")
+            return found + str(look(db))  # not on the transaction that failed
+
+    with opened(server.url, replace(OPTIONS, pool=2)) as db, ThreadPoolExecutor(2) as pool:
+        assert list(pool.map(read_and_look, range(2))) == ["keptkept"] * 2
+
+
+def test_connections_that_nobody_needs_are_given_back(server: PostgresServer) -> None:
+    def open_there() -> int:
+        mine = (
+            "SELECT count(*) FROM pg_stat_activity WHERE datname = 'agentapp' AND application_name = 'pool'"
+        )
+        found: int = server.execute(mine)[0][0]
+        return found
+
+    with opened(f"{server.url}?application_name=pool", replace(OPTIONS, pool=6)) as db:
+        with ExitStack() as busy:
+            for _ in range(6):
+                busy.enter_context(db.looking())
+        assert open_there() == 6
+        look(db)
+        pool: Any = db.engine.pool
+        for record in list(pool._pool.queue)[:5]:  # as if those had come back long ago
+            record.info["returned_at"] -= IDLE + 1
+        pool._looked_at -= IDLE
+        look(db)
+        wait_until(lambda: open_there() == 1)
+        with ExitStack() as busy:
+            for _ in range(6):
+                busy.enter_context(db.looking())
+            assert db.connections_in_use() == 6, "there is room for as many as before"

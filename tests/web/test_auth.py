@@ -525,7 +525,7 @@ def test_only_the_newest_set_up_links_work(client: FlaskClient, parts: Parts) ->
     assert statuses == [404] + [200] * MOST_SETUP_LINKS
 
 
-def test_of_two_set_up_links_that_are_used_at_once_one_makes_an_operator_and_then_neither_works(
+def test_of_two_set_up_links_used_at_once_one_makes_an_operator_and_then_none_works(
     any_app: Flask,
 ) -> None:
     accounts = any_app.extensions["agentapp"].accounts

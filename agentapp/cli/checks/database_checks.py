@@ -5,12 +5,17 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from socket import gethostname
 
 from agentapp.cli.checks.line import Line, do, note, ok
 from agentapp.config import Settings
 from agentapp.errors import AgentappError
+from agentapp.server.options import ServerOptions
+from agentapp.storage.connection_budget import find_budget
 from agentapp.storage.disk import free_bytes
+from agentapp.storage.engines import make_postgres_engine
 from agentapp.storage.inspection import Inspected, inspect_database, sqlite_file
+from agentapp.storage.postgres_options import PostgresOptions
 from agentapp.storage.schema import HEAD, MISSING
 
 SLOW_SECONDS = 0.5  # to connect and to ask for something
@@ -40,6 +45,27 @@ def check_database(settings: Settings) -> Iterator[Line]:
         yield ok("schema", f"at revision {HEAD}, as this agentapp needs it")
     yield _answers(found)
     yield _clock(found)
+
+
+def check_connections(settings: Settings, server: ServerOptions) -> Iterator[Line]:
+    """Whether all workers of all hosts find room on PostgreSQL at once."""
+    if sqlite_file(settings.database_url) is None:
+        yield _connections(settings, server)
+
+
+def _connections(settings: Settings, server: ServerOptions) -> Line:
+    engine, connector = make_postgres_engine(settings.database_url, PostgresOptions.of(settings))
+    try:
+        found = find_budget(engine, gethostname(), server.workers, settings.db_pool)
+    except AgentappError as error:
+        return do("connections", f"{error}")
+    finally:
+        engine.dispose()
+    if connector.is_pooled:
+        return note("connections", "through a pooler: its max_client_conn and pool sizes are what counts")
+    if found.fits:
+        return ok("connections", f"{found}")
+    return do("connections", f"{found}: lower AGENTAPP_DB_POOL, raise max_connections, or use PgBouncer")
 
 
 def _answers(found: Inspected) -> Line:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sqlalchemy import Connection, Engine, exc, select, text
+from sqlalchemy import Connection, DateTime, Engine, exc, func, select, text
 
 from agentapp.errors import StorageUnavailable
-from agentapp.storage.clock import utc_now_at
 from agentapp.storage.operator_models import WorkerRow
 from agentapp.storage.schema import first_line
 from agentapp.telemetry.conditions import SILENT_AFTER
@@ -61,6 +60,7 @@ def find_budget(engine: Engine, host: str, workers: int, pool: int) -> Connectio
 
 
 def _pools_elsewhere(connection: Connection, host: str) -> list[tuple[str, int]]:
-    lately = WorkerRow.host != host[:64], WorkerRow.seen_at >= utc_now_at(connection) - SILENT_AFTER
+    now = func.clock_timestamp(type_=DateTime(timezone=True))
+    lately = WorkerRow.host != host[:64], WorkerRow.seen_at >= now - SILENT_AFTER
     rows = connection.execute(select(WorkerRow.host, WorkerRow.numbers).where(*lately))
     return [(name, int(numbers.get("db_pool", 0))) for name, numbers in rows]

@@ -16,10 +16,10 @@ from agentapp.isolation import RequestScope, ThreadBinder
 from agentapp.server.options import ServerOptions
 from agentapp.storage.connection_budget import ConnectionBudget, find_budget
 from agentapp.storage.db import Database
-from agentapp.storage.values import utc_now
 from agentapp.storage.workers import WorkerStore
 from tests.support.postgres_server import PostgresServer, postgres_server
 from tests.support.server_users import served
+from tests.support.times import utc_now
 
 
 @pytest.fixture(scope="module")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import shutil
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -95,26 +97,25 @@ def test_somebody_who_writes_does_not_make_it_unready(database_url: str) -> None
         assert found.problem() is None
 
 
-@only_sqlite
-def test_a_file_that_this_user_cannot_write_is_not_ready(database_url: str, tmp_path: Path) -> None:
-    file = Path(database_url.removeprefix("sqlite:///"))
-    file.chmod(0o444)
+def test_a_file_that_this_user_cannot_write_is_not_ready(sqlite_template: Path) -> None:
     told: multiprocessing.SimpleQueue[str | None] = multiprocessing.get_context("fork").SimpleQueue()
 
-    def look_as_somebody() -> None:
+    def look_as_somebody(file: Path) -> None:
         if os.geteuid() == 0:  # who may write everywhere
-            for directory in tmp_path.parents:
-                if str(directory) not in ("/", "/tmp"):
-                    directory.chmod(0o755)
-            tmp_path.chmod(0o755)
             os.setuid(65534)
-        db = Database(database_url, ThreadBinder())
-        told.put(Readiness(db).problem())
+        told.put(Readiness(Database(f"sqlite:///{file}", ThreadBinder())).problem())
 
-    process = multiprocessing.get_context("fork").Process(target=look_as_somebody)
-    process.start()
-    assert str(told.get()).startswith("writable: the database's file or its directory cannot be written")
-    process.join(10)
+    # Not in pytest's directory, which others than its owner cannot enter.
+    with tempfile.TemporaryDirectory(prefix="agentapp-") as home:
+        Path(home).chmod(0o755)
+        file = Path(home, "agentapp.sqlite3")
+        shutil.copy(sqlite_template, file)
+        file.chmod(0o444)
+        process = multiprocessing.get_context("fork").Process(target=look_as_somebody, args=(file,))
+        process.start()
+        found = told.get()
+        process.join(10)
+    assert str(found).startswith("writable: the database's file or its directory cannot be written")
 
 
 @only_postgresql

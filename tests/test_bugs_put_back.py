@@ -1146,15 +1146,6 @@ BUGS = (
         "tests/storage/test_clock.py::test_the_time_is_asked_for_once_and_counted_on_from_there",
     ),
     Bug(
-    ),
-    Bug(
-        "limits by the clock of each host",
-        "agentapp/app.py",
-        "Guardrails(registry, settings.provider, clock.now)",
-        "Guardrails(registry, settings.provider, lambda: clock._wall())",
-        "tests/turns/test_hosts_apart.py::test_a_rate_is_kept_over_both[30s-postgresql]",
-    ),
-    Bug(
         "leases by the clock of each host",
         "agentapp/storage/live_turns.py",
         '"until": db.clock.utc_now() + lease.length',
@@ -1643,8 +1634,6 @@ BUGS = (
         "tests/cli/test_user_import.py::test_without_passwords_each_gets_one_that_has_to_be_changed",
     ),
     Bug(
-    ),
-    Bug(
         "a database that hangs is waited for",
         "agentapp/storage/guarded_connection.py",
         "            watch.waits(seconds)\n",
@@ -1848,6 +1837,18 @@ BUGS = (
         "tests/storage/test_readiness.py::test_another_schema_is_not_ready_and_the_right_one_is[sqlite]",
     ),
     Bug(
+        "two first accounts by two set-up links",
+        "agentapp/storage/accounts.py",
+        "            user_changes.lock_accounts(db)\n            links",
+        "            links",
+        "tests/web/test_auth.py"
+        "::test_of_two_set_up_links_used_at_once_one_makes_an_operator_and_then_none_works[postgresql]",
+    ),
+    Bug(
+        "waiting for what never comes",
+        "agentapp/storage/away.py",
+        '    "authentication failed",\n',
+        "",
         "tests/server/test_waits_for_database.py::test_what_waiting_does_not_change_is_one_line_at_once[password]",
     ),
 )

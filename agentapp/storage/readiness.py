@@ -34,7 +34,7 @@ def check_schema(db: Database, connection: Connection) -> str | None:
 
 
 def check_clock(db: Database, connection: Connection) -> str | None:
-    problem = db.clock.problem()
+    problem = db.clock.problem_by(connection)
     return problem and f"clock: {problem}"
 
 
@@ -117,14 +117,12 @@ class Readiness:  # agentapp: shared ok - what was found last is replaced as a w
                 for check in CHECKS:
                     if (problem := check(self._db, connection)) is not None:
                         return problem, ""
-                if (wrong := self._db.clock.problem_by(connection)) is not None:
-                    return f"clock: {wrong}", ""
         except exc.DBAPIError as error:
             return "database: it cannot be reached or used", first_line(error)
         return None, ""
 
 
-class _Round:  # agentapp: shared ok - written by its own thread, and read when that has ended or too late
+class _Round:
     """One round of checks, on a thread of its own."""
 
     def __init__(self, find_problem: Callable[[], str | None]) -> None:

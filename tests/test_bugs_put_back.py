@@ -1851,6 +1851,13 @@ BUGS = (
         "",
         "tests/server/test_waits_for_database.py::test_what_waiting_does_not_change_is_one_line_at_once[password]",
     ),
+    Bug(
+        "a time-out lifted for whoever a pooler gives the connection to next",
+        "agentapp/storage/vacuum.py",
+        "            if connection.prepare_threshold is not None:",
+        "            if connection is not None:",
+        "tests/storage/test_pgbouncer.py::test_a_vacuum_leaves_no_setting_to_others_on_the_same_connection",
+    ),
 )
 
 

@@ -85,7 +85,8 @@ class Vacuum:
 
     def _vacuum_postgres(self) -> Vacuumed:
         with self._db.maintaining() as connection:
-            connection.execute("SET statement_timeout = 0")
+            if connection.prepare_threshold is not None:  # with a pooler, others would get the setting
+                connection.execute("SET statement_timeout = 0")
             connection.execute(f"VACUUM {POSTGRES_TABLES}")
         return Vacuumed.POSTGRESQL
 

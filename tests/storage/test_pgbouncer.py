@@ -109,6 +109,17 @@ def test_migrations_and_vacuum_go_through_it(server: PostgresServer) -> None:
             assert shown(db, "looking") == ["500ms", "3s", "4s"]
 
 
+def test_a_vacuum_leaves_no_setting_to_others_on_the_same_connection(server: PostgresServer) -> None:
+    name = f"v_{secrets.token_hex(4)}"
+    server.execute(f"CREATE DATABASE {name}")
+    server.execute(f"ALTER DATABASE {name} SET statement_timeout = '7s'")
+    with pgbouncer(server.port, name, pool=1) as url:
+        migrate.upgrade(url)
+        with opened(url, PostgresOptions()) as db:
+            assert Vacuum(db).run() is Vacuumed.POSTGRESQL
+            assert shown(db, "transaction")[0] == "7s"
+
+
 def test_a_turn_a_page_a_search_and_an_erasure_go_through_it(
     make_app: Callable[..., Flask], settings: Settings, url: str
 ) -> None:

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 import psycopg
 from psycopg.pq import TransactionStatus
+from psycopg.waiting import Ready, Wait
 
 from agentapp.storage.hang_watch import HANGS, HangWatch
 
@@ -55,7 +56,7 @@ class GuardedConnection(psycopg.Connection[Any]):
             wanted = next(gen)
             since = time.monotonic()
             while True:
-                ready = yield wanted
+                ready = yield from self._ready(wanted)
                 if not ready:
                     self._check_silence(time.monotonic() - since)
                 elif ready & READABLE:
@@ -66,6 +67,17 @@ class GuardedConnection(psycopg.Connection[Any]):
         except StopIteration as done:
             found: T = done.value
             return found
+
+    def _ready(self, wanted: Any) -> Generator[Any, Any, Any]:
+        """The driver waits for an answer also when not all of the question fitted into the socket. Then the
+        server waits for the rest of it, and both would wait for ever.
+        """
+        while wanted == Wait.R and self.pgconn.flush():
+            ready = yield Wait.RW
+            if ready != Ready.W:
+                return ready & READABLE
+        ready = yield wanted
+        return ready
 
     def _check_silence(self, seconds: float) -> None:
         most, watch = self.most_silent_seconds, self.watch

@@ -21,7 +21,7 @@ def find_redis(url: str | None, secret_key: str) -> Redis | None:
     try:
         from agentapp.storage.redis_client import Redis
     except ImportError as error:
-        raise SettingError(VARIABLE, f"needs {error.name}: install agentapp with its extra redis") from error
+        raise SettingError(VARIABLE, "needs redis: install agentapp with its extra redis") from error
     return Redis(url, prefix_for(secret_key))
 
 

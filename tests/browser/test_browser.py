@@ -59,7 +59,7 @@ def test_the_whole_story(page: Page, running: Server) -> None:
     """Set-up link, sign out, sign in, send, reload, rename, export, delete, sign out."""
     set_up(page, running)
     page.open(running.setup_link or "")
-    page.sees("used already")
+    page.sees("There is an account already")
     page.open("/chat")
     page.press("ada")
     page.press("Sign out")

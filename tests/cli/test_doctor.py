@@ -59,7 +59,7 @@ def test_if_all_is_well_every_line_says_ok(migrated: Agentapp) -> None:
     assert done.stderr == ""
     assert [line.split("  ")[2] for line in done.stdout.splitlines()] == [
         *("settings", "secret", "address", "https", "proxies", "metrics", "alerts", "disk"),
-        *("schema", "database", "clock", "connections", "redis", "team", "provider", "open files", "traces"),
+        *("schema", "database", "clock", "redis", "team", "provider", "open files", "traces"),
     ]
 
 

@@ -478,7 +478,7 @@ def test_url_that_makes_no_sense_is_said_plainly(url: str) -> None:
 
 def test_missing_driver_is_said_plainly(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "psycopg", None)
-    with pytest.raises(SettingError, match=r"needs psycopg: pip install 'agentapp\[postgres\]'$"):
+    with pytest.raises(SettingError, match=r"needs psycopg: install agentapp with its extra postgres$"):
         migrate.upgrade("postgresql+psycopg://nobody@127.0.0.1:1/none")
 
 

@@ -43,6 +43,7 @@ def pgbouncer(
     databases = f"* = host=127.0.0.1 port={server_port} user=postgres"
     text = f"[databases]\n{databases}\n[pgbouncer]\n" + "\n".join(f"{k} = {v}" for k, v in lines.items())
     (home / "pgbouncer.ini").write_text(text)
+    (home / "pgbouncer.ini").chmod(0o644)  # another user reads it, whatever umask an earlier test has set
     with open(home / "log.txt", "wb") as log:
         process = subprocess.Popen(
             [str(PROGRAM), str(home / "pgbouncer.ini")],

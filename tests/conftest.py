@@ -45,7 +45,11 @@ OWNED = re.compile(
 # The files that take longest. They begin first: no worker is left with one when the others have ended.
 LONG_FILES = (
     "tests/server/test_survive_served.py",
+    "tests/server/test_hosts.py",
     "tests/server/test_guardrails_served.py",
+    "tests/server/test_rolling_restart.py",
+    "tests/server/test_rolling_upgrade.py",
+    "tests/server/test_clocks_served.py",
     "tests/browser/test_browser_turns.py",
     "tests/server/test_start.py",
     "tests/server/test_front_door.py",

@@ -1914,8 +1914,8 @@ def test_every_bug_can_be_put_back() -> None:
         )
 
 
-# Each takes seconds: the suite puts back every twelfth of them, the long version all.
-@pytest.mark.parametrize("bug", BUGS if ROUNDS > 1 else BUGS[::12], ids=lambda bug: bug.name)
+# Each takes seconds: the suite puts back every twentieth of them, the long version all.
+@pytest.mark.parametrize("bug", BUGS if ROUNDS > 1 else BUGS[::20], ids=lambda bug: bug.name)
 def test_the_bug_put_back_turns_its_test_red(bug: Bug, copy: Path, forked: ForkedPytest) -> None:
     with put_back(bug, copy):
         code, output = forked.run(copy, bug.test)

@@ -33,7 +33,7 @@ def test_a_worker_tells_what_it_has_and_how_much_there_may_be(parts: Parts, oper
     assert "No worker has reported yet" in operator.get("/admin/workers").text
     report(parts)
     page = operator.get("/admin/workers").text
-    assert f"<td>{build.NAME}</td>" in page
+    assert f">{build.NAME}</small>" in page
     assert f"of {pool_size(parts.db.engine)}</td>" in page
     assert f"0 of {parts.turns.slots.total}</td>" in page
     assert ">running</span>" in page
@@ -62,7 +62,7 @@ def test_a_worker_of_a_version_that_told_no_build_is_shown_as_older(parts: Parts
     report(parts)
     with parts.db.writing() as db:
         db.execute(update(WorkerRow).values(build=None, knows_revision=None))
-    assert "<td>older</td>" in operator.get("/admin/workers").text
+    assert ">older</small>" in operator.get("/admin/workers").text
 
 
 def test_a_worker_that_ends_takes_its_row_with_it(parts: Parts) -> None:

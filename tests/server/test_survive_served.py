@@ -68,7 +68,7 @@ def test_a_stream_taken_up_again_anywhere_and_at_any_time_is_the_whole_answer_on
 def test_the_same_message_sent_many_times_at_once_is_one_turn_and_one_call(
     place: Installation, share: float
 ) -> None:
-    holds(client_scenarios.doubles(place, int(8 * share)))
+    holds(client_scenarios.doubles(place, int(8 * share), at_a_time=2))
 
 
 def test_stop_ends_a_silent_turn_from_either_worker_and_keeps_what_was_said(place: Installation) -> None:

@@ -14,13 +14,13 @@ from typing import Any, TypeVar
 
 import psycopg
 from psycopg.pq import TransactionStatus
-from psycopg.waiting import Ready, Wait
 
 from agentapp.storage.hang_watch import HANGS, HangWatch
 
 T = TypeVar("T")
 
-READABLE = 1  # as the driver says that something has come; it is 0 if nothing has for a moment
+# As the driver says what it waits for, and what has come; that is 0 if nothing has for a moment.
+READABLE, WRITABLE = 1, 2
 
 
 class GuardedConnection(psycopg.Connection[Any]):
@@ -72,9 +72,9 @@ class GuardedConnection(psycopg.Connection[Any]):
         """The driver waits for an answer also when not all of the question fitted into the socket. Then the
         server waits for the rest of it, and both would wait for ever.
         """
-        while wanted == Wait.R and self.pgconn.flush():
-            ready = yield Wait.RW
-            if ready != Ready.W:
+        while wanted == READABLE and self.pgconn.flush():
+            ready = yield READABLE | WRITABLE
+            if ready != WRITABLE:
                 return ready & READABLE
         ready = yield wanted
         return ready
